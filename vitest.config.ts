@@ -9,8 +9,8 @@ export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     globalSetup: ["test/support/postgresRun.ts", "test/support/studioRun.ts"],
-    // Every test that keeps a session is observed.
-    setupFiles: ["test/support/observed.ts"],
+    // Every test that keeps a session is observed, and each one of the core gives back what it has taken.
+    setupFiles: ["test/support/observed.ts", "test/support/held.ts"],
     // Tests share nothing that a file could change for another, and loading the library once per file took most of the time.
     isolate: false,
     // The laws take most of the time, and nothing but the processor.

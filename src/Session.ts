@@ -1578,8 +1578,9 @@ export const approve: {
    *
    * **Gotchas**
    *
-   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. Otherwise they are checked when the call
-   * runs: arguments that do not fit are answered to the model as `invalid_arguments`, and the handler is not called.
+   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. With `tools`, arguments that the tool cannot
+   * read are refused as `invalid_arguments`. Otherwise they are checked when the call runs: arguments that do not fit
+   * are answered to the model as `invalid_arguments`, and the handler is not called.
    */
   (
     session: SessionData.Session,

@@ -6,6 +6,7 @@ import * as Layer from "effect/Layer"
 import * as TestClock from "effect/testing/TestClock"
 import { Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
+import { leaves } from "./durable/support/ledger.ts"
 
 const grace = 100
 const echo = Tool.make("echo", { parameters: {}, handler: () => Effect.void })
@@ -58,6 +59,7 @@ describe("a store that does not answer", () => {
     for (const how of ["cancel", "deadline", "interrupt"] as const) {
       it.effect(`M-03: ${how}, while the append of ${tag} never ends`, () =>
         Effect.gen(function*() {
+          leaves("writes")
           const kept = yield* Session.open("s")
           const { layer, seen } = yield* hanging(tag, "refuses interruption")
           const stop = how === "cancel" ? { cancel: Effect.sleep(10) } : how === "deadline" ? { deadline: 10 } : {}
@@ -88,6 +90,7 @@ describe("a store that does not answer", () => {
   for (const how of ["cancel", "deadline", "interrupt"] as const) {
     it.effect(`M-03: ${how}, beside a handler that does not stop either, takes one grace period and not two`, () =>
       Effect.gen(function*() {
+        leaves("writes")
         const kept = yield* Session.open("s")
         const { layer, seen } = yield* hanging("CallEnded", "refuses interruption")
         const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })

@@ -7,6 +7,7 @@ import * as Logger from "effect/Logger"
 import * as Stream from "effect/Stream"
 import { type Event, Journal, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
+import { leaves } from "./durable/support/ledger.ts"
 import { isLoaded, passing, recordsOf, stores, until, wrapped } from "./support/edges.ts"
 import { agent, casting } from "./support/nests.ts"
 
@@ -47,6 +48,7 @@ describe("an append that hangs while a run is stopped", () => {
     for (const way of ["cancel", "deadline", "stop", "interrupt"] as const) {
       it.effect(`O-46: starts no handler whose start was given up: ${way}, ${interrupt}`, () =>
         Effect.gen(function*() {
+          leaves("writes")
           const charges: Array<number> = []
           const tools = [charging(interrupt, charges)]
           let isHanging = true

@@ -6,8 +6,9 @@
 import { assert, beforeAll, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { type EveryKill, everyKill } from "heddle/testing"
-import { spawnSync } from "node:child_process"
+import { execFile, spawnSync } from "node:child_process"
 import { join } from "node:path"
+import { promisify } from "node:util"
 import { bundle } from "../scratchpad/crash/bundle.ts"
 import { difference } from "../scratchpad/crash/result.ts"
 import type { Policy } from "../scratchpad/crash/tools.ts"
@@ -108,5 +109,17 @@ describe("the command", { timeout: limit }, () => {
       assert.isNotEmpty(flags)
       assert.deepStrictEqual(flags.filter((name) => !stdout.includes(`--${name} `)), [])
     }
+  })
+
+  it("G50: npm run crash -- --steers kills workers while messages come, and each message has one fate", async () => {
+    const { stdout } = await promisify(execFile)(
+      process.execPath,
+      ["--conditions=source", join(root, "scratchpad/crash/main.ts"), "--steers", "--kills", "5"]
+    )
+    const { found, kills, sessions, violations } = JSON.parse(stdout)
+    assert.deepStrictEqual([kills, violations], [5, []])
+    // Each session has six messages.
+    assert.strictEqual(Object.values<number>(found).reduce((sum, count) => sum + count), 6 * sessions)
+    assert.isAbove(found.delivered, 0)
   })
 })

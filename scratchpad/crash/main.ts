@@ -10,12 +10,13 @@ import { leave } from "./leave/main.ts"
 import { difference } from "./result.ts"
 import { withServer } from "./server.ts"
 import { settings, usage, usageMessage } from "./settings.ts"
+import { steers } from "./steers.ts"
 import { stops } from "./stops.ts"
 import * as Table from "./table.ts"
 
 /** Kills the program as the command line asks for. Returns the exit code. */
 const kill = async (args: ReadonlyArray<string>): Promise<number> => {
-  const { isComparison, isHelp, isOfStops, rows } = settings(args)
+  const { isComparison, isHelp, isOfStops, rows, steerKills } = settings(args)
   const columns = isComparison ? Comparison.columns : Table.columns
   const broken: Array<string> = []
 
@@ -36,7 +37,9 @@ const kill = async (args: ReadonlyArray<string>): Promise<number> => {
 
   if (isHelp) console.log(usage)
   else if (isOfStops) await withServer(stops)
-  else await (rows.some(({ isServed }) => isServed) ? withServer(run) : run(""))
+  else if (steerKills !== undefined) {
+    await withServer(async (server) => void broken.push(...await steers(server, steerKills)))
+  } else await (rows.some(({ isServed }) => isServed) ? withServer(run) : run(""))
   for (const message of broken) console.error(message.slice(0, 500))
   return broken.length === 0 ? 0 : 1
 }

@@ -74,6 +74,7 @@ program abandons the run that was interrupted, and comes to another result.
   --seed TEXT           of these boundaries; "heddle" by default
   --ids same|new        gives calls new ids each time that the model is asked; "same" by default
   --concurrency N       makes N runs at once; 2 by default
+  --steers              sends messages into runs of two workers over Postgres, of which it kills one --kills times, 200 by default
   --stops               measures how long a stop from another process takes, and kills nothing
   --langgraph           compares with LangGraph JS, which npm ci --prefix scratchpad/crash/langgraph installs
   --node PATH           the Node that its SQLite is built for
@@ -88,6 +89,8 @@ export interface Settings {
   readonly isComparison: boolean
   /** `true` where stops are measured, and nothing is killed. */
   readonly isOfStops: boolean
+  /** The number of kills while messages are sent into runs. `undefined` where none are sent. */
+  readonly steerKills: number | undefined
 }
 
 /** An option that the command line cannot have. Its message is for the caller: no stack belongs to it. */
@@ -132,6 +135,7 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
       seed: { type: "string", default: "heddle" },
       limit: { type: "string" },
       concurrency: { type: "string" },
+      steers: { type: "boolean", default: false },
       stops: { type: "boolean", default: false },
       node: { type: "string" },
       langgraph: { type: "boolean", default: false },
@@ -166,6 +170,7 @@ export const settings = (args: ReadonlyArray<string>): Settings => {
     rows: isComparison ? [...rows, ...Comparison.rows(common, values.node)] : rows,
     isHelp: values.help,
     isComparison,
-    isOfStops: values.stops
+    isOfStops: values.stops,
+    steerKills: values.steers ? number("kills", values.kills ?? "200") : undefined
   }
 }

@@ -1,9 +1,7 @@
 /**
- * Messages into runs whose processes are killed, G50 at full length: two workers over Postgres, one of which is killed again and
- * again, while this process sends messages of each mode into their sessions and withdraws some. `--kills 200` by default. The exit
- * code is 1 if a message has no fate, or is in a thread otherwise than its fate says.
- *
- * `node --conditions=source scratchpad/crash/steers.ts`
+ * Messages into runs whose processes are killed, G50: `npm run crash -- --steers`. Two workers over Postgres, one of which is
+ * killed again and again, while this process sends messages of each mode into their sessions and withdraws some. A message that
+ * has no fate, or is in a thread otherwise than its fate says, is a violation.
  */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -15,16 +13,16 @@ import { type ChildProcess, spawn } from "node:child_process"
 import { mkdtempSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { parseArgs } from "node:util"
 import { bundle } from "./bundle.ts"
-import { withServer } from "./server.ts"
 
-const { values } = parseArgs({ options: { kills: { type: "string", default: "200" } } })
-const most = Number(values.kills)
-
-let kills = 0
-const found: Record<string, number> = {}
-const violations: Array<string> = []
+/** What came of the messages. */
+interface Report {
+  kills: number
+  sessions: number
+  /** How many messages have each fate. */
+  readonly found: Record<string, number>
+  readonly violations: Array<string>
+}
 
 /** The modes of the messages to a session, each with its treatment and whether it is withdrawn. */
 const kinds = [
@@ -40,9 +38,9 @@ const over = (id: string) =>
   Effect.repeat(Session.open(id), {
     schedule: Schedule.spaced("50 millis"),
     until: (kept) => Session.next(kept) === "nothing"
-  }).pipe(Effect.timeoutOption("60 seconds"))
+  }).pipe(Effect.timeoutOption("3 minutes"))
 
-const session = (number: number) =>
+const session = (number: number, { found, violations }: Report) =>
   Effect.gen(function*() {
     const id = `s${number}`
     yield* Session.submit(id, "go", { id: "go" })
@@ -80,7 +78,9 @@ const session = (number: number) =>
     return undefined
   })
 
-await withServer(async (server) => {
+/** Kills a worker so many times, prints what came of the messages, and returns the violations. */
+export const steers = async (server: string, most: number): Promise<ReadonlyArray<string>> => {
+  const report: Report = { kills: 0, sessions: 0, found: {}, violations: [] }
   const folder = mkdtempSync(join(tmpdir(), "heddle-steers-"))
   process.env["HEDDLE_KILL_FOLDER"] = folder
   const Database = await import("./database.ts")
@@ -89,25 +89,24 @@ await withServer(async (server) => {
     spawn(process.execPath, [program, "--server", server], { stdio: ["ignore", "inherit", "inherit"] })
   const workers = [begin(), begin()]
   const killed = Effect.sync(() => {
-    const place = kills++ % workers.length
+    const place = report.kills++ % workers.length
     workers[place]?.kill("SIGKILL")
     workers[place] = begin()
   })
-  const killing = Effect.repeat(Effect.delay(killed, "700 millis"), { until: () => kills >= most })
-  let sessions = 0
+  const killing = Effect.repeat(Effect.delay(killed, "700 millis"), { until: () => report.kills >= most })
   const sending = Effect.whileLoop({
-    while: () => kills < most,
-    body: () => Effect.suspend(() => session(sessions++)),
+    while: () => report.kills < most,
+    body: () => Effect.suspend(() => session(report.sessions++, report)),
     step: () => {}
   })
   const measured = Effect.all([killing, ...Array.from({ length: 4 }, () => sending)], { concurrency: "unbounded" })
   const store = Layer.provide(SessionStore.layer, Database.client(server))
   try {
     await Effect.runPromise(Effect.andThen(Database.made(server), Effect.provide(measured, store)))
-    console.log({ kills, sessions, found, violations })
-    process.exitCode = violations.length === 0 ? 0 : 1
+    console.log(JSON.stringify(report))
+    return report.violations
   } finally {
     for (const worker of workers) worker.kill("SIGKILL")
     rmSync(folder, { recursive: true })
   }
-})
+}

@@ -1,7 +1,7 @@
 /**
- * Anthropic's Messages protocol, streamed, as Anthropic itself, Azure, Google's Vertex AI and other servers speak it. A
- * turn is kept in all its parts: thinking with its signatures, redacted thinking, what ran at the provider and the
- * order of it all go back unchanged with the thread. Tools of the provider's own are listed and never run here.
+ * Streams Anthropic's Messages protocol, as Anthropic, Azure, Google's Vertex AI and other servers speak it. The thread
+ * keeps each turn complete: thinking with its signatures, redacted thinking, server tool blocks and their order go back
+ * unchanged. Provider tools are listed and never run here.
  *
  * @since 0.1.0
  */
@@ -25,8 +25,8 @@ import * as WireProtocol from "./internal/wireProtocol.ts"
 export type { Reasoning } from "./internal/wireProtocol.ts"
 
 /**
- * The address and the settings of a server. Without `baseUrl` it is Anthropic's own. `apiKey` is sent as `x-api-key`;
- * for a server that wants a bearer token, leave it out and give an `authorization` header.
+ * Server address and settings. `baseUrl` defaults to Anthropic's own address. `apiKey` is sent as `x-api-key`; for a
+ * server expecting a bearer token, leave it out and pass an `authorization` header.
  *
  * @category models
  * @since 0.1.0
@@ -37,36 +37,38 @@ export interface Options extends WireProtocol.Options {
   /** The header `anthropic-beta`. None by default. */
   readonly betas?: ReadonlyArray<string>
   /**
-   * The number of tokens that a reply may have where the request names none, since the protocol wants one. By default
-   * what all models of the family can do, and in any case more than the thinking budget.
+   * Reply limit in tokens, used where the request names no limit, since the protocol requires one. Defaults to the
+   * largest limit all models of the family support, raised above the thinking budget if necessary.
    */
   readonly maxTokens?: number
   /**
-   * `true` if system messages within a thread keep their place, which leaves the cache of what comes before them alone.
-   * By default where the model is known to take them; else all of them come first.
+   * `true` if system messages within a thread keep their place, leaving the cache of earlier messages intact. Defaults
+   * to `true` for models known to accept them; otherwise all system messages come first.
    */
   readonly inlineSystem?: boolean
   /**
-   * The way in which the model may think. `maxTokens` is a budget, from 1024 to less than the limit of the reply;
-   * without one the model decides for itself, which models before Claude 4.6 cannot. `effort` is how much work it puts
-   * into all of its reply; `"none"` turns thinking off. Thinking is left out where the protocol forbids it: when a tool
-   * is forced, and, with a budget, when a turn continues that began without reasoning of this protocol. With it no
-   * temperature is sent. The model's default when it is left out.
+   * Controls thinking. `maxTokens` is a budget, from 1024 to less than the reply limit; without a budget the model
+   * decides for itself (models before Claude 4.6 cannot). `effort` sets how much work the model puts into the entire
+   * reply; `"none"` turns thinking off.
+   *
+   * The request leaves thinking out where the protocol forbids it: when a tool is forced and, with a budget, when it
+   * continues a turn begun without reasoning of this protocol. A thinking request carries no temperature. Defaults to
+   * the model's own setting.
    */
   readonly reasoning?: WireProtocol.Reasoning & {
-    /** `"summarized"` if thoughts can be read. The provider's choice by default. */
+    /** `"summarized"` makes thoughts readable. Defaults to the provider's choice. */
     readonly display?: "summarized" | "omitted"
   }
   /**
-   * Marks the ends of the tools, the system text and the last two user messages, so that a thread that grows is read
-   * from the provider's cache. Writing to the cache costs extra: `false` by default.
+   * Marks the ends of the tools, the system text and the last two user messages, so that the provider reads a growing
+   * thread from its cache. Cache writes cost extra: `false` by default.
    */
   readonly cache?: boolean | {
-    /** The time that it stays in the cache: 5 minutes or an hour. */
+    /** Cache lifetime: 5 minutes or an hour. */
     readonly ttl: "5m" | "1h"
   }
   /**
-   * `true` if the paths and the version of Vertex AI are used. By default where `baseUrl` ends in
+   * `true` to use the paths and the version of Vertex AI. Defaults to `true` where `baseUrl` ends in
    * `/publishers/anthropic/models`.
    */
   readonly vertex?: boolean
@@ -121,7 +123,7 @@ class Reader extends Answer.ReplyReader {
   private readonly remarks: Record<string, unknown> = {}
   private hasStarted = false
   private isWhole = false
-  /** `true` if all that was asked for is a summary of the thread. The server sends nothing behind the summary. */
+  /** `true` if the request asks only for a thread summary. The server sends nothing after the summary. */
   private readonly isSummary: boolean
 
   constructor(origin: Errors.Origin, makeId: () => string, isSummary: boolean) {
@@ -174,7 +176,7 @@ class Reader extends Answer.ReplyReader {
     }
   }
 
-  /** Two replies in one stream cannot be distinguished: their blocks have the same indices. */
+  /** Rejects a second reply in one stream: its blocks would reuse the same indices. */
   private start(message: Json.JsonObject): void {
     const id = Wire.string(message["id"])
     const isSame = id === undefined || this.id === undefined ? !this.blocks.hasBegun : id === this.id
@@ -192,7 +194,7 @@ class Reader extends Answer.ReplyReader {
     content.forEach((block, index) => this.blocks.openWhole(index, block, isCut && index === content.length - 1, out))
   }
 
-  /** The details of the end. A missing field does not reset an earlier one. */
+  /** Takes the final details. A missing field does not reset an earlier value. */
   private remark(said: Json.JsonObject): void {
     this.word = Wire.string(said["stop_reason"]) ?? this.word
     this.stopSequence = Wire.string(said["stop_sequence"]) ?? this.stopSequence
@@ -231,16 +233,16 @@ const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = ne
   ["content_filter", "content_filter"]
 ])
 
-/** The wire's stop reasons of a turn that continues once it is sent back unchanged. */
+/** Stop reasons after which the turn continues once it is sent back unchanged. */
 const pauses: ReadonlySet<string | undefined> = new Set(["pause_turn", "compaction"])
 
-/** Maps the wire's stop reason. A turn that ends without one, or with a pause, has the finish reason `other`. */
+/** Maps the wire's stop reason. A turn ending without a reason, or with a pause, has the finish reason `other`. */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason => {
   const reason = finishReasons.get(word) ?? "other"
   return hasCalls && (reason === "stop" || word === undefined) ? "tool_calls" : reason
 }
 
-/** Input comes without what was read from the cache or written to it, output with the thoughts. */
+/** Input excludes tokens read from the cache or written to it; output includes thoughts. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { cache_creation_input_tokens, cache_read_input_tokens, input_tokens, output_tokens, ...others } = wire
   const { output_tokens_details, server_tool_use, ...extra } = others
@@ -256,7 +258,7 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
   })
 }
 
-/** The wire states no total: it is all that was read and written, from the cache or not. */
+/** Computes the total, which the wire omits: everything read and written, cached or not. */
 const total = (usage: Response.Usage): Response.Usage => {
   const { cachedInputTokens, cacheWriteInputTokens, inputTokens, outputTokens } = usage
   if (inputTokens === null || outputTokens === null) return usage
@@ -306,15 +308,15 @@ const protocol: WireProtocol.Protocol<Options> = {
 }
 
 /**
- * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ * Creates the adapter layer. It sends requests through the provided `HttpClient`.
  *
  * **Details**
  *
- * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
- * whose end is missing, and an error inside a reply, fail the stream. Under finish reason `length` a call that the wire
- * had not closed is marked as `truncated`. A reply that the provider paused is `paused`: a run sends it back, and
- * continues. An invalid option throws a `TypeError` that names it.
+ * The adapter retries a request with growing delays if it fails before the first event visible to a user and a retry
+ * may help: the server could not be reached, was busy or asked to wait. After that event it repeats nothing. A reply
+ * without its end and an error inside a reply fail the stream. With finish reason `length`, a call the wire had not
+ * closed is marked `truncated`. A reply paused by the provider is `paused`: a run sends it back and continues. An
+ * invalid option throws a `TypeError` naming the option.
  *
  * **Example** (A model that thinks, behind an HTTP client)
  *
@@ -342,9 +344,9 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   WireProtocol.layer(protocol, options)
 
 /**
- * The adapter configured from the environment: `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL`, read
- * through Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two,
- * and Anthropic's own servers want a key.
+ * Creates the adapter layer from the environment: Effect's `Config` reads `ANTHROPIC_MODEL`, `ANTHROPIC_API_KEY` and
+ * `ANTHROPIC_BASE_URL`. `defaults` replace missing variables. Either source must name a model; Anthropic's own servers
+ * also require a key.
  *
  * **Example** (From the environment)
  *

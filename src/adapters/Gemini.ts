@@ -1,7 +1,7 @@
 /**
- * Google's Gemini protocol, generateContent, streamed, as the Gemini API and Vertex AI really write it: as events, as
- * one JSON array, or broken off by a bare error. Signatures go back with the parts they came with; calls that ran at
- * the provider are listed and never run here.
+ * Streams Google's Gemini protocol (generateContent), as the Gemini API and Vertex AI actually write it: as events, as
+ * one JSON array, or broken off by a bare error. Signatures go back with their parts. Provider-executed calls are
+ * listed and never run here.
  *
  * @since 0.1.0
  */
@@ -28,41 +28,35 @@ import * as WireProtocol from "./internal/wireProtocol.ts"
 export type { Reasoning } from "./internal/geminiRequest.ts"
 
 /**
- * The address and the settings of a server. Without `baseUrl` it is the Gemini API; for Vertex AI it ends before
- * `/models`:
+ * Server address and settings. `baseUrl` defaults to the Gemini API; for Vertex AI it ends before `/models`:
  *
  * `https://LOCATION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/LOCATION/publishers/google`. `apiKey` is an
- * API key, or the access token of a Vertex AI project. With `strict` the model is held to the schemas of tools also
- * where it is free to call none (mode `VALIDATED`).
+ * API key, or the access token of a Vertex AI project. With `strict`, the model must follow tool schemas even where it
+ * is free to call none (mode `VALIDATED`).
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Omit<WireProtocol.Options, "parallelToolCalls"> {
-  /**
-   * The header of the key. By default a bearer token to the projects of Vertex AI, and `x-goog-api-key` to every other
-   * server.
-   */
+  /** Key header. Defaults to a bearer token for Vertex AI projects and to `x-goog-api-key` for every other server. */
   readonly sendKeyAs?: "x-goog-api-key" | "bearer"
   /**
-   * The amount that the model may think before it answers, in a word or in tokens. Models up to 2.5 know no words and
-   * get tokens for them. The model's default when it is left out.
+   * Thinking allowance before the answer, as a word or in tokens. Models up to 2.5 know no words, so the adapter sends
+   * tokens instead. Defaults to the model's own setting.
    */
   readonly reasoning?: GeminiRequest.Reasoning
   /**
-   * `"openApi"` rewrites schemas to the older subset, for servers that do not take JSON Schema. `"jsonSchema"` by
-   * default.
+   * `"openApi"` rewrites schemas to the older subset, for servers without JSON Schema support. Defaults to
+   * `"jsonSchema"`.
    */
   readonly schemas?: "jsonSchema" | "openApi"
-  /**
-   * The name of cached content. It holds the system text and the tools, which then are not sent again. None by default.
-   */
+  /** Name of cached content. It holds the system text and the tools, so the request omits both. None by default. */
   readonly cache?: string
-  /** The content that is blocked, and how easily. The provider's own settings by default. */
+  /** Blocked content and its thresholds. Defaults to the provider's own settings. */
   readonly safetySettings?: ReadonlyArray<{
-    /** The category of content, such as `"HARM_CATEGORY_HARASSMENT"`. */
+    /** Content category, such as `"HARM_CATEGORY_HARASSMENT"`. */
     readonly category: string
-    /** The level from which on it is blocked, such as `"BLOCK_ONLY_HIGH"`. */
+    /** Lowest blocked level, such as `"BLOCK_ONLY_HIGH"`. */
     readonly threshold: string
   }>
 }
@@ -97,12 +91,12 @@ const path = (options: Options, request: Adapter.Request): string => {
 }
 
 /**
- * Returns `true` for models since the third generation: the first call of every turn has to be signed. An alias may
- * stand for any.
+ * Returns `true` for models since the third generation, which require a signature on the first call in every turn. An
+ * alias counts as such a model, since it may stand for any version.
  */
 const isSigned = (model: string): boolean => /gemini-([3-9]|\d{2}|[a-z].*-latest$)/.test(model)
 
-/** Parts that report what ran at the provider. */
+/** Parts reporting provider-executed calls. */
 const serverParts = ["executableCode", "codeExecutionResult", "toolCall", "toolResponse", "functionResponse"]
 
 class Reader extends Answer.ReplyReader {
@@ -115,7 +109,7 @@ class Reader extends Answer.ReplyReader {
   private finishWord: string | undefined
   private blockReason: string | undefined
   private hasToolParts = false
-  /** The token by which the server continues a reply that reached its own limit. */
+  /** Continuation token of a reply stopped by the server's own limit. */
   private token: string | undefined
 
   constructor(origin: Errors.Origin, makeId: () => string, request: Adapter.Request) {
@@ -131,14 +125,14 @@ class Reader extends Answer.ReplyReader {
     return this.hasChunks || this.documents.held !== ""
   }
 
-  /** An event may hold a list of chunks. */
+  /** Reads an event, which may hold a list of chunks. */
   override read(event: Sse.SseEvent, out: Answer.Out): void {
     const list = event.data.trimStart().startsWith("[") ? Result.getOrUndefined(Json.parseWire(event.data)) : undefined
     if (!Array.isArray(list)) return super.read(event, out)
     for (const chunk of Wire.list(list)) this.chunk(chunk, undefined, out)
   }
 
-  /** A body that is no stream of events is read as its documents come. */
+  /** Reads nothing: a body without events arrives as documents instead. */
   protected override document(): void {}
 
   protected override chunk(chunk: Json.JsonObject, _name: string | undefined, out: Answer.Out): void {
@@ -150,7 +144,8 @@ class Reader extends Answer.ReplyReader {
     this.model ??= Wire.string(modelVersion)
     if (Json.isObject(promptFeedback)) this.details.add({ promptFeedback })
     this.blockReason ??= Wire.string(Wire.object(promptFeedback)["blockReason"])
-    // One candidate is asked for. Further ones are other replies to the same request, and no parts of this one.
+    // Requests ask for one candidate. Further candidates are other replies to the same request, not parts of this
+    // reply.
     const candidate = Wire.list(candidates).find(({ index }) => index === undefined || index === 0)
     if (candidate !== undefined) this.candidate(candidate, out)
     const error = Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, !isReply && !this.hasChunks))
@@ -186,10 +181,7 @@ class Reader extends Answer.ReplyReader {
     }
   }
 
-  /**
-   * Keeps a part that is neither text nor a call as it came, but for what was only thought and is not signed: it goes
-   * back.
-   */
+  /** Keeps a part other than text or a call as received, so that it goes back. Unsigned thoughts are dropped. */
   private otherPart(part: Json.JsonObject, out: Answer.Out): void {
     if (part["thought"] === true && part["thoughtSignature"] === undefined) return
     const [kind, value] = Object.entries(part).find(([, member]) => Json.isObject(member)) ?? []
@@ -247,8 +239,8 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
 }
 
 /**
- * Maps the wire's finish reason. It is `STOP` also for calls, and missing for a blocked reply. `OTHER` is no failure by
- * itself; values that are not in the table name a failure (a malformed call, an unexpected one).
+ * Maps the wire's finish reason. It is `STOP` for calls too, and missing for a blocked reply. `OTHER` is no failure by
+ * itself; values missing from the table name a failure (a malformed call, an unexpected call).
  */
 const finishReason = (
   word: string | undefined,
@@ -261,8 +253,8 @@ const finishReason = (
 }
 
 /**
- * Input includes what came from the cache, output excludes the thoughts: the wire's own numbers, without sums. Every
- * chunk may leave out figures of an earlier one, the total too, which then is the sum of its parts.
+ * Input includes cached tokens, output excludes thoughts: the wire's own numbers, without sums. A chunk may omit
+ * figures from an earlier chunk. A missing total becomes the sum of its parts.
  */
 const usage = (previous: Response.Usage | null, wire: Json.JsonObject): Response.Usage => {
   const { cachedContentTokenCount, candidatesTokenCount, promptTokenCount, thoughtsTokenCount, ...rest } = wire
@@ -323,8 +315,8 @@ const protocol: WireProtocol.Protocol<Options> = {
   provider: "google",
   baseUrl: "https://generativelanguage.googleapis.com/v1beta",
   spans: () => ({ provider: "gcp.gemini", operation: "generate_content" }),
-  // cloud.google.com/vertex-ai/docs/reference/rest/v1/FunctionDeclaration: a name begins with a letter or an
-  // underscore.
+  // A name begins with a letter or an underscore:
+  // cloud.google.com/vertex-ai/docs/reference/rest/v1/FunctionDeclaration.
   names: /^[A-Za-z_]/,
   kept: {
     key: GeminiReply.metadataKey,
@@ -347,17 +339,16 @@ const protocol: WireProtocol.Protocol<Options> = {
 }
 
 /**
- * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ * Creates the adapter layer. It sends requests through the provided `HttpClient`.
  *
  * **Details**
  *
- * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
- * whose end is missing, and an error inside a reply, fail the stream. A call is complete as soon as it is there; one
- * that is streamed piece by piece and never closed is lost. What ran at the provider is listed as calls with
- * `providerExecuted`, named after the part that reported it. Signatures, and the order of turns that hold more than
- * text and calls, are kept in the reasoning and the calls of a message and go back with it; another protocol leaves
- * them alone. An option that cannot be used throws a `TypeError` that names it.
+ * The adapter retries a request with growing delays if it fails before the first event visible to a user and a retry
+ * may help: the server could not be reached, was busy or asked to wait. After that event it repeats nothing. A reply
+ * without its end and an error inside a reply fail the stream. A whole call is complete on arrival; a call streamed in
+ * pieces and never closed is lost. Provider-executed calls carry `providerExecuted` and the name of the reporting part.
+ * A message keeps signatures in its reasoning and calls, and the part order of turns with more than text and calls.
+ * Both go back with the message; other protocols ignore them. An invalid option throws a `TypeError` naming the option.
  *
  * **Example** (A model behind an HTTP client)
  *
@@ -383,9 +374,9 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   WireProtocol.layer(protocol, options)
 
 /**
- * The adapter configured from the environment: `GEMINI_MODEL`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, and
- * `GEMINI_BASE_URL`, read through Effect's `Config`. `defaults` replace missing variables; a model has to be named
- * by one of the two, and the Gemini API wants a key.
+ * Creates the adapter layer from the environment: Effect's `Config` reads `GEMINI_MODEL`, `GEMINI_API_KEY` or
+ * `GOOGLE_API_KEY`, and `GEMINI_BASE_URL`. `defaults` replace missing variables. Either source must name a model; the
+ * Gemini API also requires a key.
  *
  * **Example** (From the environment)
  *

@@ -1,7 +1,7 @@
 /**
- * OpenAI's Chat Completions protocol, streamed, as OpenAI and the many servers that speak it really write it: Azure,
- * OpenRouter, Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The content of a reply decides, not its
- * finish reason, and arguments that did not arrive whole are marked as lost.
+ * Streams OpenAI's Chat Completions protocol, as OpenAI and its many imitators actually write it: Azure, OpenRouter,
+ * Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The adapter trusts a reply's content over its finish
+ * reason, and marks incomplete arguments as lost.
  *
  * @since 0.1.0
  */
@@ -28,50 +28,50 @@ import * as WireProtocol from "./internal/wireProtocol.ts"
 export type { Reasoning, ReasoningForm } from "./internal/chatRequest.ts"
 
 /**
- * The address and the settings of a server. Without `baseUrl` it is OpenAI's own.
+ * Server address and settings. `baseUrl` defaults to OpenAI's own address.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends WireProtocol.Options {
   /**
-   * The name of the server, of those that are spoken to in their own way. Known by its address by default: give it for
-   * a server behind a proxy. Kimi is `"moonshot"`. Errors name it as their provider.
+   * Server name, for servers with a dialect the adapter knows. Defaults to the vendor of the address: set it for a
+   * server behind a proxy. Kimi is `"moonshot"`. Errors name the vendor as their provider.
    */
   readonly vendor?: ChatRequest.Name
-  /** The amount that the model may think, in the vendor's own form. The vendor's default when it is left out. */
+  /** Thinking settings, sent in the vendor's own form. Defaults to the vendor's setting. */
   readonly reasoning?: ChatRequest.Reasoning
-  /** Lets prompts that begin alike find each other in the provider's cache. Not sent by default. */
+  /** Lets prompts with a common beginning share the provider's cache. Not sent by default. */
   readonly cache?: {
-    /** The key of the cache. The `cacheKey` of the request by default, which in a session is the session's id. */
+    /** Cache key. Defaults to the request's `cacheKey`, in a session the session id. */
     readonly key?: string
-    /** The time that prompts stay, such as `"24h"`. The provider's choice by default. */
+    /** Cache lifetime, such as `"24h"`. Defaults to the provider's choice. */
     readonly retention?: string
   }
   /**
-   * The name under which `maxTokens` is sent. By default `max_completion_tokens` to OpenAI's own servers and for its
-   * reasoning models (`o1`, `gpt-5`, …) anywhere, which refuse the other name, and `max_tokens` to every other server.
+   * Field name for `maxTokens`. Defaults to `max_completion_tokens` for OpenAI's own servers and, anywhere, for its
+   * reasoning models (`o1`, `gpt-5`, …), since those refuse the other name. Every other server gets `max_tokens`.
    */
   readonly maxTokensField?: "max_tokens" | "max_completion_tokens"
-  /** `true` if usage is asked for with `stream_options`. `true` by default, except for vendors that refuse it. */
+  /** `true` to request usage with `stream_options`. `true` by default, except for vendors refusing the field. */
   readonly includeUsage?: boolean
   /**
-   * The form in which the text of reasoning goes back with every assistant message. The vendor's own by default, and to
-   * DeepSeek that of turns with calls; to an unknown server no text goes back. What a server signed or encrypted goes
-   * back to it in any case, but for reasoning under `"none"`.
+   * Form in which reasoning text goes back with every assistant message. Defaults to the vendor's own form; DeepSeek
+   * gets the text of turns with calls, an unknown server gets no text. Signed or encrypted reasoning always goes back
+   * to its server, except reasoning under `"none"`.
    */
   readonly sendReasoningAs?: ChatRequest.ReasoningForm
   /**
-   * The content of an assistant message that has calls and no text. By default `""`, which a server that wants a text
-   * takes as well (Workers AI, Ollama's cloud), and `null` to Snowflake. Give `null` for a server that refuses an
-   * empty text, as some in front of Bedrock do.
+   * Content of an assistant message with calls and no text. Defaults to `""`, accepted even by servers requiring a text
+   * (Workers AI, Ollama's cloud), and to `null` for Snowflake. Set `null` for a server refusing empty text, as some in
+   * front of Bedrock do.
    */
   readonly emptyContent?: "" | null
-  /** The role of instructions. `"system"` by default. */
+  /** Role for instructions. Defaults to `"system"`. */
   readonly systemRole?: "system" | "developer"
 }
 
-/** The ways of the server, as far as the options do not name others. */
+/** Returns the server's dialect, with the options applied. */
 const vendorOf = (options: Options): ChatRequest.Vendor => {
   const { baseUrl = protocol.baseUrl, emptyContent, includeUsage, sendReasoningAs, vendor } = options
   return {
@@ -104,7 +104,7 @@ const requestBody = (options: Options, request: Adapter.Request, to: WireProtoco
   }
 }
 
-/** A server that wants its reasoning back, and is not known to. */
+/** Advises on a server that requires its reasoning back without being known for it. */
 const advice = (options: Options, { detail = "", reason }: Adapter.AdapterError): string | undefined =>
   reason === "invalid_request" && /reasoning_content/.test(detail) &&
     vendorOf(options).sendReasoningAs !== "reasoning_content"
@@ -115,7 +115,7 @@ const advice = (options: Options, { detail = "", reason }: Adapter.AdapterError)
 const maxTokensField = (options: Options, vendor: ChatRequest.Vendor, model: string): string =>
   options.maxTokensField ?? (/(^|\/)(o\d|gpt-5)/.test(model) ? "max_completion_tokens" : vendor.maxTokensField)
 
-/** The number of a choice, or its place among those of its chunk. */
+/** Returns the choice number, or its position within the chunk. */
 const numberOf = ({ index }: Json.JsonObject, position: number): number => typeof index === "number" ? index : position
 
 class Reader extends Answer.ReplyReader {
@@ -128,16 +128,16 @@ class Reader extends Answer.ReplyReader {
   private readonly sound = new ChatReply.Sound()
   private readonly images: Array<Message.Part> = []
   private refusal = ""
-  /** The finish reasons, by choice: one is asked for, and some proxies write the parts of a reply as several. */
+  /** Finish reasons by choice. The request asks for one choice, but some proxies split a reply into several. */
   private readonly words = new Map<number, string>()
-  /** The choices with deltas. */
+  /** Choices with deltas. */
   private readonly withDeltas = new Set<number>()
-  /** The choices that have grown since the last finish reason, and have none of their own. */
+  /** Choices that have grown since the last finish reason and lack their own. */
   private readonly growing = new Set<number>()
   private readonly speech = new ChatReply.Speech()
-  /** `true` if the body is a reply, and no stream of its pieces. */
+  /** `true` if the body is a whole reply instead of a stream. */
   private isDocument = false
-  /** `true` once the reply is complete, although it has no finish reason. */
+  /** `true` once the reply is complete without a finish reason. */
   private isWhole = false
 
   constructor(origin: Errors.Origin, calls: ChatReply.Calls, soundFormat: unknown) {
@@ -150,7 +150,7 @@ class Reader extends Answer.ReplyReader {
     return this.isDone || this.isWhole || (this.words.size > 0 && this.growing.size === 0)
   }
 
-  /** The finish reason of all choices together: the gravest. */
+  /** The gravest finish reason among all choices. */
   private get finishWord(): string | undefined {
     return gravest(this.words.values())
   }
@@ -186,13 +186,13 @@ class Reader extends Answer.ReplyReader {
     this.model ??= Wire.string(chunk["model"])
     for (const [position, choice] of choices.entries()) this.choice(choice, position, out)
     for (const word of words) this.settle(word, out)
-    // Usage without any choice comes last of all.
+    // Usage without choices comes last.
     this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && choices.length === 0
     const failed = choices.find((choice) => Json.isObject(choice["error"])) ?? chunk
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, name === "error"))
   }
 
-  /** Keeps a finish reason. An empty one between the chunks of a stream means that the reply has not ended yet. */
+  /** Keeps a finish reason. Between the chunks of a stream, an empty reason means the reply continues. */
   private takeWord(choice: Json.JsonObject, position: number): string | undefined {
     const word = choice["finish_reason"]
     if (typeof word !== "string") return undefined
@@ -200,7 +200,7 @@ class Reader extends Answer.ReplyReader {
     return word
   }
 
-  /** A whole message beside deltas repeats their content. */
+  /** Picks the delta, or the whole message where no deltas came: beside deltas, a whole message repeats them. */
   private messageOf({ delta, message }: Json.JsonObject, number: number): Json.JsonObject {
     const isWhole = this.isDocument || (!this.withDeltas.has(number) && !Json.isObject(delta))
     if (!isWhole) this.withDeltas.add(number)
@@ -212,7 +212,7 @@ class Reader extends Answer.ReplyReader {
     const message = this.messageOf(choice, number)
     const { content } = message
     const parts = ChatReply.partsIn(content)
-    // A piece of the model's sound, whose words may be those of the content.
+    // Audio piece; its transcript may repeat the content.
     const sound = Wire.object(message["audio"])
     this.sound.add(sound)
     this.images.push(...Wire.list(message["images"]).flatMap(ChatReply.image))
@@ -283,7 +283,7 @@ const finishReasons: { readonly [word: string]: Response.FinishReason } = {
   cancelled: "error"
 }
 
-/** Maps the wire's finish reason. Some servers send `stop` for replies that call tools. */
+/** Maps the wire's finish reason. Some servers send `stop` for replies with tool calls. */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason | null => {
   if (word === undefined || word === "") return null
   const reason = Object.hasOwn(finishReasons, word) ? finishReasons[word] ?? "other" : "other"
@@ -298,13 +298,15 @@ const gravities: ReadonlyArray<Response.FinishReason | null> = [
   "error"
 ]
 
-/** The finish reason of choices that are one message: of the server's words for them, the gravest. */
+/** Returns the gravest of the server's finish reasons, for choices forming one message. */
 const gravest = (words: Iterable<string>): string | undefined =>
   [...words].toSorted((left, right) => gravityOf(right) - gravityOf(left))[0]
 
 const gravityOf = (word: string): number => gravities.indexOf(finishReason(word, false))
 
-/** Input includes what came from the cache, output the reasoning (not at xAI): the wire's own numbers, without sums. */
+/**
+ * Input includes cached tokens; output includes reasoning (not at xAI). These are the wire's own numbers, without sums.
+ */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { completion_tokens, cost, prompt_tokens, total_tokens, ...others } = wire
   const { cached_tokens, prompt_cache_hit_tokens, reasoning_tokens, ...rest } = others
@@ -359,7 +361,7 @@ const protocol: WireProtocol.Protocol<Options> = {
   },
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
-  // Other servers of this protocol may ignore a schema, or refuse one beside tools.
+  // Other servers may ignore a schema, or refuse a schema beside tools.
   output: ({ baseUrl = protocol.baseUrl, vendor }) => ({
     native: ["openai", "azure"].includes(ChatRequest.nameOf(vendor, baseUrl)) ? "always" : "never",
     forced: true
@@ -389,19 +391,18 @@ const protocol: WireProtocol.Protocol<Options> = {
 }
 
 /**
- * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ * Creates the adapter layer. It sends requests through the provided `HttpClient`.
  *
  * **Details**
  *
- * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
- * whose end is missing, and an error inside a reply, fail the stream. Under finish reason `length` the last call is
- * marked as `truncated` even if its arguments parse, because the wire never closed it; the calls before it count. An
- * option that cannot be used throws a `TypeError` that names it.
+ * The adapter retries a request with growing delays if it fails before the first event visible to a user and a retry
+ * may help: the server could not be reached, was busy or asked to wait. After that event it repeats nothing. A reply
+ * without its end and an error inside a reply fail the stream. With finish reason `length`, the last call is marked
+ * `truncated` even if its arguments parse, because the wire never closed it; earlier calls count. An invalid option
+ * throws a `TypeError` naming the option.
  *
- * Images of a model are parts of the message's content. Its sound is a file part there, beside its words as text, and
- * goes back by its id.
- * `MessageCompleted.metadata` may name a `refusal`, the `annotations` of the text and its `logprobs`.
+ * Generated images become content parts. Generated audio becomes a file part beside its transcript, and goes back by
+ * its id. `MessageCompleted.metadata` may contain a `refusal`, text `annotations` and `logprobs`.
  *
  * **Example** (A model behind an HTTP client)
  *
@@ -427,9 +428,9 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   WireProtocol.layer(protocol, options)
 
 /**
- * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
- * Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two, and
- * OpenAI's own servers want a key.
+ * Creates the adapter layer from the environment: Effect's `Config` reads `OPENAI_MODEL`, `OPENAI_API_KEY` and
+ * `OPENAI_BASE_URL`. `defaults` replace missing variables. Either source must name a model; OpenAI's own servers also
+ * require a key.
  *
  * **Example** (From the environment)
  *

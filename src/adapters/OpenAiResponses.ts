@@ -1,8 +1,8 @@
 /**
- * OpenAI's Responses protocol, streamed, as OpenAI and the servers that speak it really write it: Azure, OpenRouter,
- * xAI, DeepSeek, GitHub Copilot, ChatGPT, LM Studio, vLLM and others. History goes back as items, so that nothing has
- * to be kept at the provider; reasoning goes back unchanged, in front of the calls it led to. What the provider runs
- * itself is listed and never run here.
+ * Streams OpenAI's Responses protocol, as OpenAI and compatible servers actually write it: Azure, OpenRouter, xAI,
+ * DeepSeek, GitHub Copilot, ChatGPT, LM Studio, vLLM and others. History goes back as items, so the provider has to
+ * store nothing. Reasoning goes back unchanged, in front of the calls it led to. Provider-executed calls are listed and
+ * never run here.
  *
  * @since 0.1.0
  */
@@ -27,29 +27,28 @@ import * as WireProtocol from "./internal/wireProtocol.ts"
 export type { Reasoning } from "./internal/wireProtocol.ts"
 
 /**
- * The address and the settings of a server. Without `baseUrl` it is OpenAI's own. Of `options`, `tools` (the provider's
- * own, such as `{ type: "web_search" }`) and `include` come in addition to what the adapter sends, `text` and
- * `reasoning` are joined with it. A tool of type `custom` stands in for the tool of its name, which gets what the model
- * wrote as `input`.
+ * Server address and settings. `baseUrl` defaults to OpenAI's own address. From `options`, the adapter adds `tools`
+ * (provider tools, such as `{ type: "web_search" }`) and `include` to its own, and merges `text` and `reasoning`. A
+ * tool with type `custom` replaces the declared tool with the same name, which receives the model's text as `input`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends WireProtocol.Options {
-  /**
-   * The amount that the model may think, and the summary of it in the reply. The model's default when it is left out.
-   */
+  /** Thinking settings and the summary in the reply. Defaults to the model's own setting. */
   readonly reasoning?: WireProtocol.Reasoning & {
-    /** The detail of the summary. None by default. */
+    /** Summary detail. None by default. */
     readonly summary?: "auto" | "concise" | "detailed"
   }
-  /** `true` if the provider keeps the replies. `false` by default; reasoning then comes encrypted and goes back so. */
+  /**
+   * `true` if the provider stores replies. `false` by default: reasoning then comes encrypted and goes back encrypted.
+   */
   readonly store?: boolean
-  /** Lets prompts that begin alike find each other in the provider's cache. Not sent by default. */
+  /** Lets prompts with a common beginning share the provider's cache. Not sent by default. */
   readonly cache?: {
-    /** The key of the cache. The `cacheKey` of the request by default, which in a session is the session's id. */
+    /** Cache key. Defaults to the request's `cacheKey`, in a session the session id. */
     readonly key?: string
-    /** The time that prompts stay, such as `"24h"`. The provider's choice by default. */
+    /** Cache lifetime, such as `"24h"`. Defaults to the provider's choice. */
     readonly retention?: string
   }
 }
@@ -89,7 +88,7 @@ const givenOptions = (options: Options, request: Adapter.Request): Json.JsonObje
   ...request.options
 })
 
-/** Models that do not reason refuse to encrypt what they have not. */
+/** Models without reasoning refuse a request for encrypted reasoning. */
 const mayReason = /^(?!(.*\/)?(chatgpt-|gpt-3|gpt-4|gpt-5[^/]*-chat))/
 
 const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ? value : []
@@ -97,7 +96,7 @@ const names = (value: unknown): ReadonlyArray<unknown> => Array.isArray(value) ?
 const reasoning = ({ reasoning: wanted }: Options): Json.JsonObject =>
   Wire.defined({ effort: wanted?.effort, max_tokens: wanted?.maxTokens, summary: wanted?.summary })
 
-/** The events that end a reply, and the status that each means. */
+/** Events ending a reply, each with its status. */
 const endings: ReadonlyMap<string, string> = new Map([
   ["response.completed", "completed"],
   ["response.incomplete", "incomplete"],
@@ -144,7 +143,9 @@ class Reader extends Answer.ReplyReader {
     if (this.output.problem !== undefined) this.fail("malformed_response", this.output.problem)
   }
 
-  /** An error stands under its own name, or is the event itself if that is marked as one. The first one counts. */
+  /**
+   * Reads an error from the field `error`, or takes the event itself if marked as an error. The first error counts.
+   */
   private error(event: Json.JsonObject, isMarked = true): void {
     const { sequence_number: _, type, ...rest } = event
     const error = event["error"] ?? (type === "error" ? rest : isMarked ? event : undefined)
@@ -162,7 +163,7 @@ class Reader extends Answer.ReplyReader {
     if (Json.isObject(response["usage"])) this.usage = Wire.mergedUsage(this.usage, usage(response["usage"]))
   }
 
-  /** The reply's own final status. After an error it may still report the cost of the reply. */
+  /** Reads the reply's final status. After an error it may still report the cost. */
   private last(response: Json.JsonObject, word: string | undefined, out: Answer.Out): void {
     this.head(response)
     const said = Wire.string(response["status"])
@@ -215,7 +216,7 @@ class Reader extends Answer.ReplyReader {
 const failureOf = ({ error }: Json.JsonObject): unknown =>
   error ?? { message: "the provider says that the reply failed" }
 
-/** Refuses items that no tool of a run can answer: the answer would have to be an item of a kind of its own. */
+/** Refuses items no tool can answer: each would need an answer item with its own type. */
 const refusalOf = (asked: ReadonlyArray<string>): string => {
   const approval = asked.includes("mcp_approval_request") ? ", or set require_approval to \"never\"" : ""
   return `the reply asks this side for ${asked.join(" and ")}, which no tool of a run can answer: ` +
@@ -229,7 +230,7 @@ const incompleteReasons: { readonly [reason: string]: Response.FinishReason } = 
   content_filter: "content_filter"
 }
 
-/** The wire has no finish reason but the status: whether there are calls to answer shows in the calls. */
+/** Maps the status, the wire's only finish reason. Only the calls show whether any need an answer. */
 const finishReason = (status: string, reason: string | undefined, hasCalls: boolean): Response.FinishReason => {
   if (status === "completed") return hasCalls ? "tool_calls" : "stop"
   if (status === "cancelled") return "error"
@@ -238,7 +239,7 @@ const finishReason = (status: string, reason: string | undefined, hasCalls: bool
   return Object.hasOwn(incompleteReasons, reason) ? incompleteReasons[reason] ?? "error" : "error"
 }
 
-/** Input includes what came from the cache, output the reasoning: the wire's own numbers, without sums. */
+/** Input includes cached tokens, output includes reasoning: the wire's own numbers, without sums. */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { cost, input_tokens, output_tokens, total_tokens, ...others } = wire
   const { input_tokens_details, output_tokens_details, ...extra } = others
@@ -292,22 +293,22 @@ const protocol: WireProtocol.Protocol<Options> = {
 }
 
 /**
- * The adapter. It needs an `HttpClient`; requests are sent by whichever one is provided.
+ * Creates the adapter layer. It sends requests through the provided `HttpClient`.
  *
  * **Details**
  *
- * A request that fails before the first event that a user could see is tried again with growing delays when that may
- * help: the server could not be reached, was busy or asked for patience. After that event nothing is repeated. A reply
- * whose end is missing, and an error inside a reply, fail the stream. A call that the provider calls incomplete is
- * marked as `truncated` even if its arguments parse.
+ * The adapter retries a request with growing delays if it fails before the first event visible to a user and a retry
+ * may help: the server could not be reached, was busy or asked to wait. After that event it repeats nothing. A reply
+ * without its end and an error inside a reply fail the stream. A call the provider reports as incomplete is marked
+ * `truncated` even if its arguments parse.
  *
- * What the provider runs itself (searches, interpreters, remote tools) is listed as calls with `providerExecuted`,
- * named after the kind of item, with the item in the call's metadata. Such items, reasoning and the division of the
- * text stand in the `reasoning` of the message, and go back from there with the next request. What the provider wants
- * this side to run in a form of its own (`local_shell_call`, `shell_call`, `apply_patch_call`, `computer_call`) or to
- * approve (`mcp_approval_request`) fails the reply as `unsupported_feature`, by the name of the item.
+ * Provider-executed work (searches, interpreters, remote tools) is listed as calls with `providerExecuted`, named after
+ * the item type, with the item in the call's metadata. The message's `reasoning` keeps such items, reasoning and text
+ * boundaries, and the next request sends them back. Items this side would have to run in their own form
+ * (`local_shell_call`, `shell_call`, `apply_patch_call`, `computer_call`) or approve (`mcp_approval_request`) fail the
+ * reply as `unsupported_feature`, naming the item.
  *
- * An option that cannot be used throws a `TypeError` that names it.
+ * An invalid option throws a `TypeError` naming the option.
  *
  * **Example** (A model behind an HTTP client)
  *
@@ -335,9 +336,9 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
   WireProtocol.layer(protocol, options)
 
 /**
- * The adapter configured from the environment: `OPENAI_MODEL`, `OPENAI_API_KEY` and `OPENAI_BASE_URL`, read through
- * Effect's `Config`. `defaults` replace missing variables; a model has to be named by one of the two, and
- * OpenAI's own servers want a key.
+ * Creates the adapter layer from the environment: Effect's `Config` reads `OPENAI_MODEL`, `OPENAI_API_KEY` and
+ * `OPENAI_BASE_URL`. `defaults` replace missing variables. Either source must name a model; OpenAI's own servers also
+ * require a key.
  *
  * **Example** (From the environment)
  *

@@ -1,6 +1,4 @@
-/**
- * The adapters to model providers, one module per wire protocol.
- */
+/** Adapters to model providers, one module per wire protocol. */
 export * as Anthropic from "./Anthropic.ts"
 export * as Gemini from "./Gemini.ts"
 export * as OpenAiChat from "./OpenAiChat.ts"

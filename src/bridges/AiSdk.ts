@@ -1,7 +1,7 @@
 /**
- * Models of the AI SDK as adapters: any language model that implements version 2, 3 or 4 of its provider interface,
- * from the packages of the SDK or others. A model is only asked for its stream of parts: Heddle runs the tools,
- * retries what failed before its first event, and closing the stream aborts the model's request.
+ * Uses AI SDK models as adapters: any language model implementing version 2, 3 or 4 of the SDK's provider interface,
+ * from the SDK's packages or others. Heddle asks the model only for its part stream: it runs the tools itself and
+ * retries requests that failed before their first event. Closing the stream aborts the model's request.
  *
  * @since 0.1.0
  */
@@ -27,46 +27,43 @@ export type { LanguageModel, Started } from "./internal/aiSdkModel.ts"
 export type { ProviderTool } from "./internal/aiSdkPrompt.ts"
 
 /**
- * Options of a model besides a request.
+ * Model options, independent of a request.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
-  /** The model. */
+  /** Model used by default. */
   readonly model: LanguageModel
-  /** The model for a request that names another one. Without it every request goes to `model`. */
+  /** Returns the model for a request naming another. Without this function every request goes to `model`. */
   readonly models?: (id: string) => LanguageModel
-  /** The amount that the model may think, for models of version 4. The provider's default when it is left out. */
+  /** Thinking settings, for version 4 models. Defaults to the provider's own setting. */
   readonly reasoning?: {
-    /** The amount, in one of the SDK's words. */
+    /** Thinking effort, as one of the SDK's words. */
     readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max"
   }
-  /**
-   * `true` if arguments must follow the schemas of tools exactly, for models of version 3 and 4. `false` by default.
-   */
+  /** `true` if arguments must follow the tool schemas exactly, for version 3 and 4 models. `false` by default. */
   readonly strict?: boolean
   /**
-   * Tools that the provider runs, offered with every request; one takes the place of the tool of its name. None by
+   * Provider-executed tools, offered with every request; each replaces the declared tool with the same name. None by
    * default.
    */
   readonly providerTools?: ReadonlyArray<AiSdkPrompt.ProviderTool>
   /**
-   * Loads a file from an address that the model does not read itself. Without it addresses are handed on as they are,
-   * and the provider refuses what it cannot read. Threads may name any address: load from those you trust.
+   * Downloads a file from an address the model does not read itself. Without it the adapter passes addresses on, and
+   * the provider refuses unreadable files. Threads may name any address: download only from hosts you trust.
    */
   readonly download?: (
     url: URL
   ) => Effect.Effect<{
-    /** The file, as bytes or in base64. */
+    /** The file, as bytes or base64. */
     readonly data: Uint8Array | string
-    /** Its media type. That of the part by default. */
+    /** Media type. Defaults to the part's own. */
     readonly mediaType?: string
   }, unknown>
   /**
-   * Further settings of the SDK's calls (`topP`, `stopSequences`, `providerOptions`, …), sent with every request as
-   * they are. A request's own `options` win, and `providerOptions` of both are joined provider by provider. None by
-   * default.
+   * Further SDK call settings (`topP`, `stopSequences`, `providerOptions`, …), sent unchanged with every request. A
+   * request's own `options` win; `providerOptions` from both are merged per provider. None by default.
    */
   readonly options?: Readonly<Record<string, unknown>>
 }
@@ -107,7 +104,7 @@ const originOf = (options: Options): Errors.Origin => {
   return Reply.originOf(options.provider ?? options.model.provider, [...options.secrets ?? [], ...values])
 }
 
-/** The model that a request is for. */
+/** Returns the model for a request. */
 const modelFor = (
   options: Options,
   origin: Errors.Origin,
@@ -126,7 +123,7 @@ const unsupported = (options: Options, version: AiSdkPrompt.Version): string | u
   return options.strict !== undefined && version === "v2" ? "models of version v2 have no strict tools" : undefined
 }
 
-/** Returns the options that the model is called with, but for the signal. */
+/** Returns the model's call options, except the signal. */
 const callOptions = (
   options: Options,
   request: Adapter.Request,
@@ -183,19 +180,19 @@ const stream = (
   }))
 
 /**
- * The adapter of a model.
+ * Creates the adapter layer for a model.
  *
  * **Details**
  *
- * Calls are handed on as the model made them. One is final as soon as the reply continues or has ended; if the token
- * limit ended it, the last call is marked as `truncated`, even if its arguments parse. What a provider wants back
- * unchanged (signatures of reasoning, item ids, results of tools it ran) is kept with the message's reasoning and
- * calls, and is sent back to the same provider only. A message's own `metadata.aiSdk.options` are its provider options,
- * such as a mark for prompt caching.
+ * Calls pass through as the model made them. A call is final as soon as the reply continues or ends; if the token limit
+ * ended the reply, the last call is marked `truncated`, even if its arguments parse. Values a provider expects back
+ * unchanged (reasoning signatures, item ids, results of its own tools) are stored with the message's reasoning and
+ * calls, and go back to the same provider only. A message's `metadata.aiSdk.options` become its provider options, such
+ * as a mark for prompt caching.
  *
- * A request that fails before the model's first output is retried with growing delays if its error is retryable. After
- * the first output nothing is retried: an error in the reply, and a reply without an end, fail the stream. An invalid
- * option throws a `TypeError` that names it.
+ * The adapter retries a request with growing delays if it fails before the model's first output with a retryable error.
+ * After the first output it retries nothing: an error in the reply, and a reply without an end, fail the stream. An
+ * invalid option throws a `TypeError` naming the option.
  *
  * **Example** (A model that answers from memory)
  *

@@ -1,6 +1,6 @@
 /**
- * effect/ai and Heddle: any `LanguageModel` as an adapter, any `Toolkit` as tools. The model is offered tools that it
- * cannot run, so that Heddle alone runs them, and closing the stream interrupts the model.
+ * Connects effect/ai and Heddle: any `LanguageModel` as an adapter, any `Toolkit` as tools. The offered tools have no
+ * handlers for the model, so only Heddle runs tools. Closing the stream interrupts the model.
  *
  * @since 0.1.0
  */
@@ -24,26 +24,26 @@ import * as EffectAiTools from "./internal/effectAiTools.ts"
 import * as Reply from "./internal/reply.ts"
 
 /**
- * Options of a model besides a request.
+ * Model options, independent of a request.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options extends Reply.Options {
   /**
-   * Returns the services that a request runs with. effect/ai has no settings that all models share: a provider's
-   * package takes temperature, token limit, model and its own options from a service of its own. Without this function
-   * a request that names one of them fails as `unsupported_feature`.
+   * Returns the services for a request. effect/ai has no settings common to all models: each provider package takes
+   * temperature, token limit, model and further options from its own service. Without this function a request with such
+   * a setting fails as `unsupported_feature`.
    */
   readonly services?: (request: Adapter.Request) => Context.Context<never>
   /**
-   * `true` if arguments must follow the schemas of tools exactly. `false` by default, because providers then refuse
-   * schemas that are not written for it.
+   * `true` if arguments must follow the tool schemas exactly. `false` by default, because strict providers refuse
+   * schemas not written for strictness.
    */
   readonly strict?: boolean
   /**
-   * Tools that the provider defines, offered with every request; one takes the place of the tool of its name. Calls
-   * that the provider runs itself are listed with their results, and never run here. None by default.
+   * Provider-defined tools, offered with every request; each replaces the declared tool with the same name.
+   * Provider-executed calls are listed with their results and never run here. None by default.
    */
   readonly providerTools?: ReadonlyArray<AiTool.AnyProviderDefined>
 }
@@ -83,19 +83,19 @@ const make = (options: Options, settings: Http.Settings) =>
   })
 
 /**
- * The adapter of the language model in the context.
+ * Creates the adapter layer for the language model in the context.
  *
  * **Details**
  *
- * The model never runs a tool: calls are handed on as the model made them, known or not, with arguments that are
- * checked by Heddle. One is final as soon as the reply continues or has ended; if the token limit ended it, the last
- * call is marked as `truncated`. What a provider wants back unchanged (signatures of reasoning, item ids, results of
- * tools it ran) is kept with the message's reasoning and calls. A message's own `metadata.effectAi.options` are its
- * provider options. A structured answer comes whole, in one piece of text.
+ * The model never runs a tool: calls pass through as the model made them, known or not, and Heddle checks their
+ * arguments. A call is final as soon as the reply continues or ends; if the token limit ended the reply, the last call
+ * is marked `truncated`. Values a provider expects back unchanged (reasoning signatures, item ids, results of its own
+ * tools) are stored with the message's reasoning and calls. A message's `metadata.effectAi.options` become its provider
+ * options. A structured answer arrives whole, as a single text.
  *
- * A request that fails before the model's first output is retried with growing delays if its error is retryable. After
- * the first output nothing is retried: an error in the reply, and a reply without an end, fail the stream. An invalid
- * option throws a `TypeError` that names it.
+ * The adapter retries a request with growing delays if it fails before the model's first output with a retryable error.
+ * After the first output it retries nothing: an error in the reply, and a reply without an end, fail the stream. An
+ * invalid option throws a `TypeError` naming the option.
  *
  * **Example** (A model that effect/ai made)
  *
@@ -133,7 +133,7 @@ export const layer = (options: Options = {}): Layer.Layer<Adapter.Adapter, never
 }
 
 /**
- * A tool of effect/ai as Heddle's own.
+ * An effect/ai tool as a Heddle tool.
  *
  * @category utility types
  * @since 0.1.0
@@ -147,31 +147,31 @@ export type ToolOf<T extends AiTool.Any, R = never> = Tool.Tool<
 >
 
 /**
- * The treatment of tools that need an approval.
+ * Options for tools requiring approval.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ToolsOptions<R = never> {
   /**
-   * Decides before such a tool is run, as its `authorize`. A tool that decides from its arguments whether it needs an
-   * approval is asked first; it does not get the conversation. Without it such a tool is `manual`.
+   * Decides before such a tool runs, as its `authorize`. If the tool decides from its arguments whether it needs
+   * approval, the tool is asked first, without the conversation. Without this option such a tool is `manual`.
    */
   readonly approve?: Declared.Gate<unknown, Declared.Authorization, R>
 }
 
 /**
- * The tools of a toolkit, run by its handlers.
+ * Converts a toolkit to tools run by its handlers.
  *
  * **Details**
  *
- * Schemas and annotations are taken over: `Readonly`, `Destructive`, `Idempotent` and `OpenWorld` are Heddle's hints of
- * the same names, with effect/ai's defaults. Preliminary results are the call's progress. What a handler fails with is
- * reported in both failure modes; a result that does not fit its schema is a crash. Without `approve`, a tool that
- * needs an approval, or may need one, is `manual`: its calls are handed to the caller, who runs them with `{ ...tool,
- * manual: false }` once they are approved. A tool that the provider runs itself is refused with a `TypeError`: {@link
- * layer} takes it. A result of an MCP server (`McpClient.toolkit`) that has images, sounds or files is one of parts, as
- * of `Tool.content`; the model reads a failure there once, in its words.
+ * Schemas and annotations carry over: `Readonly`, `Destructive`, `Idempotent` and `OpenWorld` become Heddle's hints
+ * with the same names, with effect/ai's defaults. Preliminary results become progress. A handler's failures are
+ * reported in both failure modes; a result violating its schema is a crash. Without `approve`, a tool that may need
+ * approval is `manual`: the caller receives its calls and runs them with `{ ...tool, manual: false }` once approved. A
+ * provider-executed tool throws a `TypeError`: {@link layer} accepts such tools. An MCP server result
+ * (`McpClient.toolkit`) with images, audio or files consists of parts, as with `Tool.content`. The model reads an MCP
+ * failure once, in its own words.
  *
  * **Example** (A toolkit in a run)
  *

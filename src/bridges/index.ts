@@ -1,6 +1,6 @@
 /**
- * The bridges to other libraries: their models as adapters, their tools as tools. Each is an entry point of its own,
- * `heddle/bridges/ai-sdk` and `heddle/bridges/effect-ai`, and none needs the packages of the others.
+ * Bridges to other libraries: their models as adapters, their tools as tools. Each bridge has its own entry point,
+ * `heddle/bridges/ai-sdk` and `heddle/bridges/effect-ai`, and needs only its own library's packages.
  */
 export * as AiSdk from "./AiSdk.ts"
 export * as EffectAi from "./EffectAi.ts"

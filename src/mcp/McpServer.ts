@@ -1,6 +1,6 @@
 /**
- * Heddle's tools, and whole agents, for clients of the Model Context Protocol. A call runs as it does in a run of
- * Heddle: with gates, limits of time, permits and encoding. What it asks is asked of the client's user.
+ * Serves Heddle's tools, and whole agents, to Model Context Protocol clients. A call runs as in a Heddle run: with
+ * gates, timeouts, permits and encoding. Its questions go to the client's user.
  *
  * @since 0.1.0
  */
@@ -41,21 +41,21 @@ import * as RequestState from "./internal/requestState.ts"
 import * as StdioLines from "./internal/stdioLines.ts"
 import * as ToolCall from "./internal/toolCall.ts"
 
-/** Tools with the services that their handlers need. */
+/** Tools, with the services their handlers need. */
 type Tools<R> = ReadonlyArray<Tool.Tool<string, any, any, any, R>>
 
 /**
- * Session bounds for clients speaking a protocol revision before 2026-07-28.
+ * Session limits for clients speaking a protocol revision before 2026-07-28.
  *
  * @category options
  * @since 0.1.0
  */
 export interface LegacyOptions {
-  /** Sessions that are open at once, of all principals together. One more is refused. 100 by default. */
+  /** Maximum number of open sessions, all principals together. The server refuses further sessions. 100 by default. */
   readonly maxSessions?: number
-  /** Sessions of a principal that are open at once. One more is refused. 10 by default. */
+  /** Maximum number of open sessions per principal. The server refuses further sessions. 10 by default. */
   readonly perPrincipal?: number
-  /** The time after which a session without requests is ended. A number is milliseconds. 30 minutes by default. */
+  /** Time after which the server ends an idle session. A number is milliseconds. 30 minutes by default. */
   readonly idle?: Duration.Input
 }
 
@@ -67,54 +67,54 @@ export interface LegacyOptions {
  */
 export interface Options<R = never> {
   /**
-   * The tools, each with a name of its own. Manual ones are not offered, since nothing here runs their calls. None by
+   * Tools, each with a unique name. Manual tools are not offered, since the server does not run their calls. None by
    * default.
    */
   readonly tools?: Tools<R>
-  /** The name of the server, as clients show it. `"heddle"` by default. */
+  /** Server name shown by clients. `"heddle"` by default. */
   readonly name?: string
-  /** The version of the server, as clients show it. `"0"` by default. */
+  /** Server version shown by clients. `"0"` by default. */
   readonly version?: string
-  /** A text for the model of the client: what the tools are for. None by default. */
+  /** Text for the client's model, explaining the tools' purpose. None by default. */
   readonly instructions?: string
 }
 
 /**
- * Options of an MCP server on a server of agents.
+ * Options of an MCP endpoint on an agent server.
  *
  * @category options
  * @since 0.1.0
  */
 export interface RoutesOptions<R = never> extends Options<R> {
   /**
-   * The bounds of sessions of clients that speak an earlier revision than 2026-07-28. `true` for the defaults. Without
-   * it such clients are refused.
+   * Session limits for clients speaking a revision before 2026-07-28; `true` for the defaults. Without this option the
+   * server refuses such clients.
    */
   readonly legacy?: LegacyOptions | true
   /**
-   * The key of the code in the texts that clients hold while a call waits for an answer. Give processes that serve the
-   * same agents the same. Random for each process by default.
+   * Signing key for the state texts clients hold while a call waits for an answer. Processes serving the same agents
+   * need the same key. By default each process has its own random key.
    */
   readonly secret?: Redacted.Redacted<string>
 }
 
 /**
- * Options of an MCP server over HTTP that is no server of agents.
+ * Options of a standalone MCP server over HTTP.
  *
  * @category options
  * @since 0.1.0
  */
 export interface HttpOptions<R = never, RAuthorize = never> extends RoutesOptions<R> {
-  /** Decides about every request, with the name of the tool as the agent. There is no default. */
+  /** Authorizes every request, with the tool name as the agent. There is no default. */
   readonly authorize: Access.Authorize<RAuthorize>
   /**
-   * The names of this server, as the `Host` of a request has them. The names of this machine by default, under
-   * `Server.allowLoopback` itself; else at least one.
+   * Server names, as sent in a request's `Host` header. Under `Server.allowLoopback` itself they default to the local
+   * machine's names; otherwise at least one is required.
    */
   readonly hosts?: ReadonlyArray<string>
-  /** Origins of pages that may use the server. None by default. */
+  /** Origins whose pages may use the server. None by default. */
   readonly origins?: ReadonlyArray<string>
-  /** Bounds of bodies, writes and streams. */
+  /** Limits for bodies, writes and streams. */
   readonly bounds?: Bounded.Bounds
 }
 
@@ -125,7 +125,7 @@ export interface HttpOptions<R = never, RAuthorize = never> extends RoutesOption
  * @since 0.1.0
  */
 export interface StdioOptions<R = never, RAgents = never> extends Options<R> {
-  /** The agents, each as a tool. They need a store and a model. None by default. */
+  /** Agents, each offered as a tool. They need a store and a model. None by default. */
   readonly agents?: ReadonlyArray<Agents.Agent<RAgents>>
 }
 
@@ -164,7 +164,7 @@ const misuse = (detail: string): never => {
 
 // Tools.
 
-/** The arguments of an agent. */
+/** Arguments of an agent. */
 const task = {
   type: "object",
   properties: { task: { type: "string", description: "The task, with everything that is needed to do it." } },
@@ -172,7 +172,7 @@ const task = {
   additionalProperties: false
 } as const
 
-/** Something that is offered, and how a call of it is served. */
+/** An offered tool, and the effect serving its calls. */
 interface Offered {
   readonly tool: McpSchema.Tool
   readonly hints: Json.JsonObject
@@ -212,11 +212,12 @@ const offeredAgent = (
 })
 
 /**
- * Number of calls of tools that wait for answers in memory. Past it the principal with most of them loses its oldest.
+ * Maximum number of tool calls waiting for answers in memory. Beyond it the principal with the most waiting calls loses
+ * its oldest call.
  */
 const mostWaiting = 1_000
 
-/** Returns all that is offered, by name. */
+/** Returns everything offered, by name. */
 const offer = (
   { tools = [] }: Options<any>,
   guard: Gate.Guard,
@@ -236,14 +237,14 @@ const offer = (
 const listing = (offered: ReadonlyMap<string, Offered>) =>
   Hints.listed(new Map(Array.from(offered, ([name, { hints }]) => [name, hints])))
 
-/** Leaves out of the list what the client may not list, as the list of agents does. A call is asked for by itself. */
+/** Hides tools the client may not list, as the agent list does. Calls are authorized separately. */
 const listed = McpEffect.visibility(({ method, target }) =>
   method === "tools/list"
     ? Effect.flatMap(Caller.Current, ({ may }) => Effect.isSuccess(may({ agent: target, action: "list" })))
     : Effect.succeed(true)
 )
 
-/** Registers all that is offered. Refusals and errors of the store are answers that the client's model reads. */
+/** Registers everything offered. The client's model reads refusals and store errors as answers. */
 const registrations = (offered: ReadonlyMap<string, Offered>) =>
   Layer.effectDiscard(Effect.gen(function*() {
     const server = yield* McpEffect.McpServer
@@ -298,7 +299,7 @@ const legacyOf = (legacy: LegacyOptions | true | undefined): Gate.Legacy | undef
   return { maxSessions, perPrincipal, idle: Duration.fromInputUnsafe(idle) }
 }
 
-/** Adds the endpoint to a router, behind its checks. */
+/** Mounts the endpoint on a router, behind its checks. */
 const mount = (
   options: RoutesOptions<any>,
   router: HttpRouter.HttpRouter,
@@ -324,8 +325,8 @@ const mount = (
   })
 
 /**
- * Returns the routes of MCP for a server of agents: `Server.layer({ agents, authorize, mcp: McpServer.routes() })`. The
- * endpoint is `/mcp`. The agents of the server are its tools, besides those that are given.
+ * Returns MCP routes for an agent server: `Server.layer({ agents, authorize, mcp: McpServer.routes() })`. The endpoint
+ * is `/mcp`. It offers the server's agents as tools, besides the given tools.
  *
  * **Example** (An agent that is a tool of other programs)
  *
@@ -357,7 +358,7 @@ export const routes = <R = never>(options: RoutesOptions<R> = {}): Routes.Mount<
 }
 
 /**
- * Serves tools over HTTP, at `/mcp` of the router of the application. Agents are served by {@link routes}.
+ * Serves tools over HTTP, at `/mcp` on the application's router. Use {@link routes} to serve agents.
  *
  * **Example** (A tool without a model)
  *
@@ -402,16 +403,16 @@ export const layerHttp = <R = never, RAuthorize = never>(
     yield* mount(options, yield* HttpRouter.HttpRouter, guard, undefined)
   }))
 
-/** The bounds of a server whose one client has started it. */
+/** Limits for a server with a single client that started it. */
 const unbounded: Bounded.Bounds = { sessions: Infinity, runs: Infinity, streams: Infinity, writes: Infinity }
 
 const missing = "McpServer.layerStdio needs the package @effect/platform-node, and Node 22.19 or later: npm install "
   + "@effect/platform-node"
 
-/** The functions of the console that write to standard output. */
+/** Console functions writing to standard output. */
 const printing = ["log", "info", "debug", "dir", "dirxml", "table", "group", "groupCollapsed"] as const
 
-/** Lets the console of the process write to standard error until the scope closes. */
+/** Redirects the process console to standard error until the scope closes. */
 const quietConsole = (other: Console): Effect.Effect<void, never, Scope.Scope> =>
   Effect.acquireRelease(
     Effect.sync(() => {
@@ -424,10 +425,10 @@ const quietConsole = (other: Console): Effect.Effect<void, never, Scope.Scope> =
   )
 
 /**
- * Serves tools and agents to the client that has started this process, over standard input and output. What the process
- * logs and prints goes to standard error, since standard output is the wire. A message of more than 16 MiB, or 512
- * levels deep, is answered with an error. The fiber that builds the layer is
- * interrupted when the client closes the input: run it with `Layer.launch`.
+ * Serves tools and agents over standard input and output, to the client that started this process. Logs and console
+ * output go to standard error, since standard output is the wire. A message over 16 MiB, or nested deeper than 512
+ * levels, gets an error. When the client closes the input, the fiber building the layer is interrupted: run it with
+ * `Layer.launch`.
  *
  * **Example** (A program that a client starts)
  *

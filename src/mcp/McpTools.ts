@@ -1,17 +1,17 @@
 /**
- * The tools of MCP servers in runs. A layer starts or reaches a server, holds the connection as long as it lives, and
- * offers the server's tools as Heddle's own: with their approvals, timeouts, progress, stops and journals. It needs
- * the package `@modelcontextprotocol/client`, which is loaded when the first connection opens.
+ * Uses tools from MCP servers in runs. A layer starts or reaches a server, holds the connection for its own lifetime,
+ * and offers the server's tools as Heddle tools: with approvals, timeouts, progress, stops and journals. It needs the
+ * package `@modelcontextprotocol/client`, loaded when the first connection opens.
  *
  * **Gotchas**
  *
- * A server is foreign: nothing of what it says about its tools is believed unless it is trusted. Without `trust` a
- * tool counts as one that may destroy something, and each of its calls waits for an approval. Trust and approvals are
- * for a tool as it is: one whose title, description, parameters or hints have changed is asked about again, and a call
- * that was made or approved before that is denied.
+ * A server is foreign: Heddle believes none of its claims about its tools unless you trust them. Without `trust` a tool
+ * counts as destructive, and each call waits for approval. Trust and approvals apply to an exact tool definition. After
+ * a change to its title, description, parameters or hints, Heddle asks again, and denies calls made or approved before
+ * the change.
  *
- * A stop tells the server that the call is cancelled. That nothing outlives the run ends there: a server may carry on,
- * and what it has started itself is its own.
+ * A stop sends the server a cancellation. Heddle's guarantee that nothing outlives a run ends there: a server may carry
+ * on, and owns whatever it started itself.
  *
  * @since 0.1.0
  */
@@ -43,10 +43,10 @@ export { McpTools } from "./internal/servers.ts"
 export type { McpTool } from "./internal/tools.ts"
 
 /**
- * The tools of all servers as they are now, for the `tools` of a run: what a server changes later holds from the next
- * run on. Their names have what providers allow, other characters as `_`. Where two would have one name, a tool keeps
- * the one that it had, and the other gets an end of its own, with a warning that names both. A server that takes longer
- * than five seconds to list its tools again has those that it had.
+ * Returns the tools of all servers for the `tools` of a run; later server changes apply from the next run on. Tool
+ * names contain only characters providers allow, others become `_`. In a name conflict, a tool keeps its earlier name,
+ * the other gets a suffix, and a warning names both. If a server takes longer than five seconds to list its tools
+ * again, its previous tools apply.
  *
  * **Example** (A run with the tools of a server)
  *
@@ -70,8 +70,7 @@ export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.
 )
 
 /**
- * The tools that are not offered, each with the reason: one that runs as a task only, that cannot be read,
- * or that is listed twice.
+ * Returns the tools not offered, each with the reason: it runs as a task only, cannot be read, or is listed twice.
  *
  * **Example** (What a server has and a run does not)
  *
@@ -94,10 +93,10 @@ export const leftOut: Effect.Effect<ReadonlyArray<McpDeclared.LeftOut>, never, S
 )
 
 /**
- * Connects to a server, and offers its tools by {@link tools}. Several layers, each for a server, may be merged. Fails
- * with {@link McpUnavailable} where the server cannot be started or reached. A connection that is lost later is opened
- * again by the next call, once for all that wait. It is closed with the layer's scope, which needs at most three
- * seconds where a process does not leave.
+ * Connects to a server and offers its tools through {@link tools}. You may merge several layers, one per server. The
+ * layer fails with {@link McpUnavailable} if the server cannot be started or reached. The next call reopens a lost
+ * connection, once for all waiting calls. The layer's scope closes the connection, within three seconds if a process
+ * refuses to exit.
  *
  * **Example** (A server that is a process, and believed about one tool)
  *

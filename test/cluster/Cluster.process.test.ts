@@ -145,12 +145,43 @@ describe("an owner elsewhere", () => {
     }))
 })
 
+/** What became of submitted messages. */
+const fates = (id: string, messages: ReadonlyArray<string>) =>
+  Effect.map(Session.open(id), (kept) => messages.map((message) => Session.receipt(kept, message)?.became))
+
+describe("messages into a run of an owner elsewhere", () => {
+  test("G45, G49: a steer is in the next request of the owner, a follow behind its answer, and what was taken back in none", () =>
+    Effect.gen(function*() {
+      const { reply, submit, withdraw } = yield* client
+      const { ids: [id], owner } = yield* together(1)
+      const report = yield* Effect.forkChild(reply(id!, "gate 6"))
+      assert.strictEqual((yield* until(id!, ({ what }) => what === "gate 6")).pid, owner.pid)
+      yield* submit(id!, "not that", { id: "m1", mode: "steer" })
+      yield* submit(id!, "nor that", { id: "m2", mode: "steer" })
+      yield* submit(id!, "and then", { id: "m3", mode: "follow" })
+      assert.isTrue(yield* withdraw(id!, "m2"))
+      assert.isFalse(yield* withdraw(id!, "m2"))
+      yield* openGate(world, 6)
+      assert.strictEqual((yield* Fiber.join(report)).outputText, "You said and then")
+      assert.isFalse(yield* withdraw(id!, "m1"))
+      assert.deepStrictEqual((yield* texts(id!)).slice(-6), [
+        "",
+        "passed 6",
+        "not that",
+        "You said not that",
+        "and then",
+        "You said and then"
+      ])
+      assert.deepStrictEqual(yield* fates(id!, ["m1", "m2", "m3"]), ["delivered", "withdrawn", "delivered"])
+    }))
+})
+
 describe("an owner that is killed", () => {
   // One kill for all of them: each takes as long as a lock lasts.
-  test("D-01, D-12, D-13, D-16, N-06: its run goes on elsewhere, and what is asked meanwhile waits for the next owner", () =>
+  test("D-01, D-12, D-13, D-16, G50, N-06: its run goes on elsewhere, and what is asked meanwhile waits for the next owner", () =>
     Effect.gen(function*() {
-      const { answer, follow, reply, stop } = yield* client
-      const { ids: [running, asking, stopping], owner } = yield* together(3)
+      const { answer, follow, reply, stop, submit, withdraw } = yield* client
+      const { ids: [running, asking, stopping, steering], owner } = yield* together(4)
       assert.strictEqual((yield* reply(asking!, "book 4")).status, "awaiting_user")
       const store = yield* Session.Store
       const offset = yield* store.version(running!)
@@ -171,16 +202,22 @@ describe("an owner that is killed", () => {
       const late = yield* Effect.provideService(Processes.read(database, running!), Scope.Scope, scope)
       yield* late.until("Connected")
       const stopped = yield* Effect.forkChild(reply(stopping!, `wait ${forever}`))
+      const steered = yield* Effect.forkChild(reply(steering!, "gate 7", { command: "steered" }))
       const { pid } = yield* until(running!, ({ what }) => what === "gate 1")
       assert.strictEqual(pid, owner.pid)
       yield* until(stopping!, ({ what }) => what === `wait ${forever}`)
       yield* untilRecorded(running!, "CallEnded")
       const { requestId } = (yield* Session.load(running!))!.interrupted!
+      yield* until(steering!, ({ what }) => what === "gate 7")
+      yield* submit(steering!, "not that", { id: "m1", mode: "steer" })
+      yield* submit(steering!, "nor that", { id: "m2", mode: "steer" })
       // It is held up at the takeover, and finds the next owner when its run has ended.
       late.signal("SIGSTOP")
       const killedAt = yield* end(owner, "SIGKILL")
       const { ended } = yield* stop(stopping!)
       yield* took("the stop is accepted", killedAt)
+      yield* submit(steering!, "and then", { id: "m3", mode: "follow" })
+      assert.isTrue(yield* withdraw(steering!, "m2"))
       const answers = yield* Effect.forEach(
         [4, 5],
         (seats) => answer(asking!, "book-0", seats, { command: `${seats} seats` }).pipe(Effect.exit, Effect.forkChild)
@@ -210,6 +247,12 @@ describe("an owner that is killed", () => {
       assert.deepStrictEqual((yield* texts(asking!)).slice(-2), [`${seats}`, `You said ${seats}`])
       const repeated = yield* answer(asking!, "book-0", seats, { command: `${seats} seats` })
       assert.strictEqual(repeated.outputText, `You said ${seats}`)
+
+      yield* openGate(world, 7)
+      assert.strictEqual((yield* Fiber.join(steered)).outputText, "You said and then")
+      const said = (yield* texts(steering!)).slice(-5)
+      assert.deepStrictEqual(said, ["passed 7", "not that", "You said not that", "and then", "You said and then"])
+      assert.deepStrictEqual(yield* fates(steering!, ["m1", "m2", "m3"]), ["delivered", "withdrawn", "delivered"])
 
       const last = yield* store.version(running!)
       const seen = yield* Fiber.join(followed)

@@ -209,6 +209,10 @@ describe("commands", () => {
 
       const waiting = yield* reply("bob", "Pay")
       assert.strictEqual(waiting.status, "awaiting_tools")
+      const refused = yield* Effect.flip(approve("bob", "c0", { arguments: { amount: "six" } }))
+      assert.strictEqual(refused._tag === "CommandError" && refused.reason, "invalid_arguments")
+      assert.include(refused.message, "arguments.amount: Expected a number")
+      assert.strictEqual((yield* Session.load("bob"))?.session.status, "awaiting_tools")
       assert.strictEqual((yield* approve("bob", "c0", { arguments: { amount: 6 } })).outputText, "Paid")
       assert.include((yield* messages("bob"))!, "paid 6")
 

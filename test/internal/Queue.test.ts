@@ -85,20 +85,27 @@ class Bench {
     this.queue.release(run)
     this.end(run.index)
   }
+
+  /** The run is over. */
+  close(): void {
+    this.queue.close()
+    for (const index of this.tasks.keys()) this.end(index)
+  }
 }
 
 const bench = (bound: number, scenario: (bench: Bench) => Effect.Effect<void>) =>
   Effect.map(
     Simulation.run(Effect.gen(function*() {
       const services = yield* Effect.context<any>()
-      const fiber = yield* Effect.forkDetach(Effect.never)
+      const fiber = yield* Effect.forkChild(Effect.never)
       const parts = {
         running: new Running(grace, services),
         timers: new Timers(services),
         clock: yield* Clock.Clock,
         fiber
       }
-      yield* scenario(new Bench(bound, parts))
+      const bench = new Bench(bound, parts)
+      yield* Effect.ensuring(scenario(bench), Effect.sync(() => bench.close()))
     })),
     valueOf
   )

@@ -1233,8 +1233,12 @@ describe("answers", () => {
       // A call that was answered elsewhere has the verdict that stands.
       const store = Effect.provide(all.denied("ann:s1", "c1"), all.layer)
       yield* store
-      const late = yield* all.ask(answer({ id: waits, approve: true }))
-      assert.match(JSON.parse(late.text).error.message, /^The call was denied at .* No call waits\.$/)
+      const late = all.ask(answer({ id: waits, approve: true }))
+      const said = /^The call was denied at .* No call waits\.$/
+      assert.match(JSON.parse((yield* late).text).error.message, said)
+      // Also once the session has continued behind it.
+      yield* until("the next run", all.ask({ path: `${at}/s1` }), ({ text }) => JSON.parse(text).next === "nothing")
+      assert.match(JSON.parse((yield* late).text).error.message, said)
       assert.deepStrictEqual(all.paid, [1])
     }))
 

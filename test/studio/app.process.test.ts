@@ -173,6 +173,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     assert.include(await shownOn(page), "I dig.")
     fs.rmSync(held)
     await page.waitForSelector(".failure button")
+    await page.waitForSelector(".call[data-state=done] >> nth=1")
     assert.strictEqual(await page.locator(".call[data-state=done]").count(), 2)
     await page.click(".failure button")
     await page.waitForSelector("text=We have gold.")
@@ -273,13 +274,9 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     }
     assert.notInclude(shown, "works")
     assert.strictEqual(await page.locator(".call[data-state=done]").count(), 2)
-    await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("2 / 2"), undefined, {
-      timeout: 8_000
-    })
+    await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("2 / 2"))
     await page.getByRole("button", { name: "Branch before" }).click()
-    await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("1 / 2"), undefined, {
-      timeout: 8_000
-    })
+    await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("1 / 2"))
     assert.strictEqual(page.url(), first)
     assert.deepStrictEqual(faults, [])
     await close()
@@ -403,14 +400,14 @@ describe.skipIf(!hasBrowser())("Studio", () => {
   it("W-10: ten megabytes of arguments and of an answer are shown in parts, with their length", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedLarge"))
     await say(page, "Give me all")
-    await page.waitForSelector(".call[data-state=done]", { timeout: 60_000 })
+    await page.waitForSelector(".call[data-state=done]")
     await rests(page)
     await page.click(".call summary")
     const answer = page.locator(".call pre").last()
     await answer.locator(".more").waitFor()
     assert.include(await answer.innerText(), "Show all 5,242,880 characters")
     await answer.locator(".more").click()
-    await answer.locator(".more").waitFor({ state: "detached", timeout: 60_000 })
+    await answer.locator(".more").waitFor({ state: "detached" })
     assert.strictEqual(await answer.evaluate(({ textContent }) => textContent?.length), 5_242_880)
     assert.deepStrictEqual(faults, [])
     await close()

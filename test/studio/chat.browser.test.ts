@@ -309,6 +309,15 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       await card.locator(".one >> nth=0 >> text=Allow").click()
       await page.waitForSelector("text=This answer came too late.")
       assert.strictEqual(await fields.first().inputValue(), "{ \"to\": \"bob\", \"amount\": 4 }")
+      // One that is about a call is said at its field.
+      const misfit = "arguments.amount: Expected a number. Nothing was recorded, and the call waits on."
+      await page.evaluate((sentence) => chat.refuse({ id: "r~a", sentence }), misfit)
+      await card.locator("text=Allow all 3").click()
+      await page.waitForSelector(`text=${misfit}`)
+      assert.strictEqual(await card.locator(".wrong").count(), 1)
+      assert.strictEqual(await card.locator(".one >> nth=0 >> .wrong").innerText(), misfit)
+      assert.strictEqual(await fields.first().inputValue(), "{ \"to\": \"bob\", \"amount\": 4 }")
+      assert.strictEqual(await fields.first().getAttribute("aria-invalid"), "true")
       await page.evaluate(() => {
         chat.refuse(undefined)
         chat.answers.length = 0

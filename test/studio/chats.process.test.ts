@@ -214,7 +214,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await page.reload()
     await page.waitForSelector(silent)
     // The run is taken over, and is heard again.
-    await page.waitForSelector(silent, { state: "detached", timeout: 120_000 })
+    await page.waitForSelector(silent, { state: "detached" })
     assert.deepStrictEqual(faults, [])
     await close()
   })

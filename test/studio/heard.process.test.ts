@@ -35,9 +35,7 @@ const said = async (page: Page, part: string): Promise<ReadonlyArray<string>> =>
 
 /** Waits until the element of a selector has the focus. */
 const focus = async (page: Page, selector: string): Promise<void> => {
-  const has = page.waitForFunction((selector) => document.activeElement?.matches(selector), selector, {
-    timeout: 10_000
-  })
+  const has = page.waitForFunction((selector) => document.activeElement?.matches(selector), selector)
   await has.catch(async () => {
     assert.fail(
       `${selector} has no focus, but ${await page.evaluate("document.activeElement.outerHTML.slice(0, 300)")}`

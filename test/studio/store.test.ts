@@ -212,6 +212,12 @@ describe("a session that is shown", () => {
     page.server.answer = () => refusal(409, "It has an answer.")
     assert.strictEqual(await page.session.answer([{ id: "r1~c", value: "a" }]), "It has an answer.")
     assert.strictEqual(page.session.read().suspensions.length, 1)
+    const misfit = { error: { code: "invalid_arguments", message: "arguments.n: Expected a number.", id: "r1~c" } }
+    page.server.answer = () => Response.json(misfit, { status: 400 })
+    assert.deepStrictEqual(await page.session.answer([{ id: "r1~c", approve: true, arguments: { n: "a" } }]), {
+      id: "r1~c",
+      sentence: "arguments.n: Expected a number."
+    })
     page.server.answer = () => Response.json({}, { status: 202 })
     assert.isUndefined(await page.session.answer([{ id: "r1~c", value: "a" }]))
     assert.deepStrictEqual(page.session.read().suspensions, [])

@@ -1,7 +1,7 @@
 /**
- * The body of a streamed answer as events: one network read becomes one array of events, in the order of the wire. An
- * answer ends when its body ends, soon after its own final event, or when the server has been silent for too long; what
- * was read before a failure is handed out before it.
+ * Turns a streamed body into events. One network read becomes one event array, in wire order. An answer ends with its
+ * body, soon after its own final event, or after too long a silence. Events read before a failure come out before the
+ * failure.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -22,21 +22,21 @@ import * as Errors from "./errors.ts"
 import * as Sse from "./sse.ts"
 import * as Wire from "./wire.ts"
 
-/** The events that a reader emits. */
+/** Events emitted by a reader. */
 export type Out = Array<Event.AdapterEvent>
 
-/** Reads the events of one answer. Its flags are checked after every read. */
+/** Reads the events of one answer. The caller checks its flags after every read. */
 export interface Reader {
   readonly read: (event: Sse.SseEvent, out: Out) => void
-  /** The body has ended; `stray` is what was no event. Emits the remaining events. */
+  /** Ends the body and emits the remaining events; `stray` is text outside events. */
   readonly end: (stray: string, out: Out) => void
-  /** The answer's own final event was read: whatever is cut off now is not needed. */
+  /** `true` once the answer's own final event arrived: a later break loses nothing needed. */
   readonly isComplete: boolean
-  /** Nothing more is to come but the end of the body. */
+  /** `true` if only the body's end is still to come. */
   readonly isDone: boolean
-  /** The failure that broke the answer; the reader continues with what belongs to a broken answer, such as its cost. */
+  /** Failure that broke the answer. The reader still reads what a broken answer may report, such as its cost. */
   readonly failure: Adapter.AdapterError | undefined
-  /** Finds the JSON objects that stand outside of events, so that they are read as events, too. */
+  /** Finds JSON objects outside events, to be read as events too. */
   readonly documents?: Sse.Documents
 }
 
@@ -53,11 +53,9 @@ type Chunk = Arr.NonEmptyReadonlyArray<Event.AdapterEvent>
 
 type Bytes = Pull.Pull<Arr.NonEmptyReadonlyArray<Uint8Array>, unknown>
 
-/** The time that the body's end is waited for after the last event: its cost may follow, and the connection be kept. */
+/** Time to wait for the body's end after the last event: the cost may follow, and the connection can be reused. */
 const afterLast = Duration.seconds(1)
-/**
- * The time that a server which keeps the connection open is waited for after the final event: less long than before.
- */
+/** Time to wait after the final event while the server keeps the connection open, at most `idleTimeout`. */
 const afterFinish = Duration.seconds(10)
 
 class Answer {
@@ -77,7 +75,7 @@ class Answer {
     this.parser = new Sse.Parser(limits.maxEventLength, reader.documents)
   }
 
-  /** The events, read by read. What is late is given up. */
+  /** Emits the events, read by read. A late read ends the answer. */
   pull(bytes: Bytes): Pull.Pull<Chunk, Adapter.AdapterError> {
     const read = this.read(bytes)
     const pull: Pull.Pull<Chunk, Adapter.AdapterError> = Effect.suspend(() => {
@@ -96,7 +94,7 @@ class Answer {
     return failure === undefined ? Cause.done() : Effect.fail(failure)
   }
 
-  /** One read of the network, and what it means. */
+  /** Performs one network read and interprets its result. */
   private read(bytes: Bytes): Effect.Effect<Events> {
     return Pull.matchEffect(bytes, {
       onSuccess: (chunks) => Effect.sync(() => this.take(chunks)),
@@ -108,7 +106,7 @@ class Answer {
     })
   }
 
-  /** The time that the next read may take. */
+  /** Time limit for the next read. */
   private get patience(): Duration.Duration {
     const { firstChunkTimeout, idleTimeout } = this.limits
     if (!this.hasRead) return firstChunkTimeout
@@ -135,7 +133,7 @@ class Answer {
     return out
   }
 
-  /** The reason why no more of the answer is read, if so. */
+  /** Reason to stop reading, if any. */
   private get problem(): string | undefined {
     const { maxAnswerLength, maxEventLength } = this.limits
     if (this.parser.isTooLong) return `the answer holds an event of more than ${maxEventLength} characters`
@@ -143,7 +141,7 @@ class Answer {
     return this.length > maxAnswerLength ? `the answer is longer than ${maxAnswerLength} bytes` : undefined
   }
 
-  /** The body has ended, for the given reason if it was not by itself. */
+  /** Ends the body: by itself, or for the given reason. */
   private end(problem: readonly [reason: Errors.Reason, detail: string] | undefined): Events {
     const out: Out = []
     this.hasEnded = true
@@ -159,8 +157,8 @@ class Answer {
 }
 
 /**
- * A stream to be pulled by one reader. It ends with the scope; what fails before there is a pull fails the first one.
- * `Stream.toPull` guards every pull against a second one at the same time, which takes longer than many a pull does.
+ * Opens a stream for a single reader. The stream ends with the scope, and an early failure fails the first pull.
+ * `Stream.toPull` would guard every pull against a concurrent pull, and the guard often takes longer than the pull.
  */
 export const ofOneReader = <A, E>(
   stream: Stream.Stream<A, E>,
@@ -172,18 +170,20 @@ export const ofOneReader = <A, E>(
 
 const closed = ["network_error", "the connection was closed before the reply was complete"] as const
 
-/** An event that the end of the body has torn is as good as never sent: it is not the server that wrote no JSON. */
+/**
+ * Detects an event torn by the end of the body. It counts as never sent, since the server did not write invalid JSON.
+ */
 const isTorn = ({ data }: Sse.SseEvent): boolean =>
   data.trimStart().startsWith("{") && Result.isFailure(Json.parse(data))
 
 export const started: Event.AdapterEvent = { _tag: "MessageStarted", message: Message.assistant("") }
 
-/** Returns `true` if a user can see an event: not the beginning of a message, and not what a reply costs. */
+/** Returns `true` for events visible to a user: all but the message start and usage. */
 export const isShown = ({ _tag }: Event.AdapterEvent): boolean => _tag !== "MessageStarted" && _tag !== "RawChunk"
 
 /**
- * The events of a body, once there is one that a user can see; it fails if the body breaks before that, and then leaves
- * the events before the failure in `unshown`. Closing the scope closes the body.
+ * Begins a body: waits for the first event visible to a user, then returns all events. If the body breaks before, it
+ * fails and leaves the earlier events in `unshown`. Closing the scope closes the body.
  */
 export const begin = (
   body: Stream.Stream<Uint8Array, unknown>,
@@ -212,23 +212,23 @@ export const begin = (
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Reading, as all protocols have it in common.
+// Reading shared by all protocols.
 
-/** The object that an event holds. What an event named `error` holds is an error, whatever it is. */
+/** Parses an event's object. An event named `error` is an error, whatever its data. */
 const opened = ({ data, name }: Sse.SseEvent): Json.JsonObject | undefined => {
   const parsed = Result.getOrUndefined(Json.parseWire(data))
   if (Json.isObject(parsed)) return parsed
   return name === "error" ? { error: data } : undefined
 }
 
-/** The object of a body that is no stream of events, which some servers put into a list. */
+/** Parses the object of a body without events. Some servers wrap it in a list. */
 export const documentIn = (stray: string): Json.JsonObject | undefined => {
   const parsed = stray === "" ? undefined : Result.getOrUndefined(Json.parseWire(stray))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
   return Json.isObject(body) ? body : undefined
 }
 
-/** A reader of objects, one in each event. A protocol defines what an object means, and the end of the reply. */
+/** Reads objects, one per event. A protocol defines their meaning and the reply's end. */
 export abstract class ReplyReader implements Reader {
   isDone = false
   failure: Adapter.AdapterError | undefined
@@ -245,13 +245,13 @@ export abstract class ReplyReader implements Reader {
 
   abstract get isComplete(): boolean
 
-  /** Reads an object. `name` is that of its event. */
+  /** Reads an object from the event called `name`. */
   protected abstract chunk(chunk: Json.JsonObject, name: string | undefined, out: Out): void
 
-  /** Reads a body that is no stream of events: a whole reply, or an error that broke the stream off. */
+  /** Reads a body without events: a whole reply, or an error that broke off the stream. */
   protected abstract document(stray: string, out: Out): void
 
-  /** Emits the end of a reply that is complete. */
+  /** Emits the end of a complete reply. */
   protected abstract finish(out: Out): void
 
   read(event: Sse.SseEvent, out: Out): void {
@@ -263,13 +263,13 @@ export abstract class ReplyReader implements Reader {
     else this.chunk(chunk, event.name, out)
   }
 
-  /** Reads what follows the end of a reply: no more of it, but an error counts as long as the body is read. */
+  /** Reads what follows the reply's end. It adds nothing to the reply, but an error counts while the body is read. */
   protected behind(chunk: Json.JsonObject = {}, name?: string): void {
     const isError = name === "error" || chunk["type"] === "error"
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, chunk, isError))
   }
 
-  /** The cost of a reply that ends without a message is reported, too. */
+  /** Ends the reply. A reply without a message still reports its cost. */
   end(stray: string, out: Out): void {
     if (this.hasFinished) return this.behind(documentIn(stray))
     this.document(stray, out)
@@ -280,12 +280,12 @@ export abstract class ReplyReader implements Reader {
     else this.fail("malformed_response", `the answer holds no reply: ${Errors.describe(stray)}`)
   }
 
-  /** `true` if any of the reply is there. */
+  /** `true` if any part of the reply arrived. */
   protected get hasBegun(): boolean {
     return this.hasChunks
   }
 
-  /** Keeps a failure, of which the first one counts. */
+  /** Keeps the first failure. */
   protected fail(reason: Errors.Reason, detail: string): void {
     this.failure ??= Errors.make(this.origin, reason, detail)
   }
@@ -316,17 +316,17 @@ export const think = (delta: string, out: Out): void => {
   if (delta !== "") out.push({ _tag: "ReasoningDelta", id: null, delta })
 }
 
-/** The content of a message: its text, and the images and files that the model made. */
+/** Builds message content: the text with the model's images and files. */
 export const contentOf = (text: string, media: ReadonlyArray<Message.Part>): Message.Content => {
   if (media.length === 0) return text
   return text === "" ? media : [{ type: "text", text }, ...media]
 }
 
-/** The cost of a reply that ends without a message. */
+/** Reports the cost of a reply without a message. */
 export const cost = (usage: Response.Usage | null): ReadonlyArray<Event.AdapterEvent> =>
   usage === null ? [] : [{ _tag: "RawChunk", chunk: { usage } }]
 
-/** A reply that is whole. `word` is the provider's own finish reason, `notes` its further fields. */
+/** A whole reply. `word` is the provider's own finish reason, `notes` its other fields. */
 export interface Whole {
   readonly content: Message.Content
   readonly toolCalls: ReadonlyArray<Message.ToolCall>
@@ -341,12 +341,12 @@ export interface Whole {
   readonly notes: Json.JsonObject
 }
 
-/** Returns the reason why a reply that has ended is none, if so: a server that gave up says nothing at all. */
+/** Returns the reason an ended reply is invalid, if any: a failing server may send nothing at all. */
 export const problemOf = (
   { content, finishReason, notes, reasoning, toolCalls, usage, word }: Whole
 ): readonly [reason: Errors.Reason, detail: string] | undefined => {
   const isSaid = [content, toolCalls, reasoning, Object.keys(notes)].some(({ length }) => length > 0)
-  // A server that has counted no output says that the model had nothing to say.
+  // A server reporting zero output tokens says that the model had nothing to say.
   return isSaid || usage?.outputTokens === 0 || word !== undefined ||
       (finishReason !== null && finishReason !== "other")
     ? undefined

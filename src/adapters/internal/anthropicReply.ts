@@ -1,7 +1,7 @@
 /**
- * A turn of Anthropic's both ways: the content blocks of a reply while they are streamed (text, thinking, calls of this
- * side's tools, and what ran at the provider), and the turn as a message keeps it and as it goes back. A block belongs
- * to its index; texts are only appended to, so that the work is linear in the fragments.
+ * Keeps Anthropic turns in both directions: the content blocks of a streaming reply (text, thinking, tool calls and
+ * provider-executed work), and the turn as a message stores it and sends it back. Each block belongs to its index.
+ * Texts are only appended to, so the work is linear in the fragments.
  */
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
@@ -9,10 +9,10 @@ import * as Message from "../../Message.ts"
 import * as Answer from "./answerBody.ts"
 import * as Wire from "./wire.ts"
 
-/** The key under which this protocol keeps what has to go back. */
+/** Metadata key for everything this protocol sends back. */
 export const key = "anthropic"
 
-/** The fields of every block: where it stands, what it was opened with, and whether the wire has closed it. */
+/** Fields common to all blocks: the opening wire object, and whether the wire has closed the block. */
 interface Opened {
   readonly wire: Json.JsonObject
   isClosed: boolean
@@ -39,7 +39,7 @@ interface Called extends Opened {
 
 interface Other extends Opened {
   readonly kind: "other"
-  /** The fields that came in pieces. */
+  /** Fields received in pieces. */
   readonly added: Record<string, unknown>
 }
 
@@ -66,9 +66,9 @@ export class Blocks {
   text = ""
   private readonly calls: ToolCalls.WireCalls
   private readonly blocks: Array<Block> = []
-  /** The blocks by kind and index, because servers are known to number what they translate carelessly. */
+  /** Blocks by kind and index, because translating servers number blocks carelessly. */
   private readonly byPlace = new Map<string, Block>()
-  /** The calls whose arguments came before their blocks, by the index of these. */
+  /** Calls whose arguments came before their blocks, by block index. */
   private readonly early = new Map<unknown, ToolCalls.Call>()
 
   constructor(makeId: () => string) {
@@ -79,12 +79,12 @@ export class Blocks {
     return this.blocks.length > 0
   }
 
-  /** The calls of the turn, in the order in which the wire opened them. */
+  /** The turn's calls, in the order the wire opened them. */
   get toolCalls(): ReadonlyArray<Message.ToolCall> {
     return this.calls.completed
   }
 
-  /** `true` if a server-side call has no result. One that did not arrive whole cannot get any. */
+  /** `true` if a server-side call has no result. A call with lost arguments cannot get a result. */
   get isServing(): boolean {
     const results = new Set(this.blocks.map(({ wire }) => wire["tool_use_id"]))
     return this.blocks.some((block) =>
@@ -93,7 +93,7 @@ export class Blocks {
     )
   }
 
-  /** The citations that the text is based on, with the part of the text that they belong to. */
+  /** Citations behind the text, each with its text range. */
   get citations(): ReadonlyArray<Json.JsonObject> {
     return this.blocks.flatMap((block) =>
       block.kind === "text"
@@ -102,7 +102,7 @@ export class Blocks {
     )
   }
 
-  /** The reasoning of the message, and with it what else has to go back. */
+  /** Builds the message's reasoning, including everything else to send back. */
   reasoning(container: string | undefined): ReadonlyArray<Message.Part> {
     return keep({ pieces: this.blocks.flatMap(piece), container })
   }
@@ -110,7 +110,7 @@ export class Blocks {
   // -------------------------------------------------------------------------------------------------------------------
   // reading
 
-  /** A block is opened. A call that is opened again by its id is no other, closed or not. */
+  /** Opens a block. Reopening a call by its id, closed or not, adds no second call. */
   open(index: unknown, wire: Json.JsonObject, out: Answer.Out): void {
     const type = Wire.string(wire["type"])
     if (type === undefined) return
@@ -124,7 +124,7 @@ export class Blocks {
     this.begin(block, out)
   }
 
-  /** A block of an answer that came in one piece. One that the token limit ended is not closed. */
+  /** Opens a block that arrived whole. A block ended by the token limit stays open. */
   openWhole(index: number, wire: Json.JsonObject, isCut: boolean, out: Answer.Out): void {
     this.open(index, wire, out)
     if (isCut) return
@@ -133,7 +133,7 @@ export class Blocks {
     this.close(index, out)
   }
 
-  /** The block of that kind at an index, or the last of the kind if there is none to go by. */
+  /** Finds the block by kind and index. Without an index, the last block of the kind matches. */
   private at(kind: Block["kind"], index: unknown): Block | undefined {
     return index === undefined
       ? this.blocks.findLast((block) => block.kind === kind)
@@ -153,7 +153,7 @@ export class Blocks {
     }
   }
 
-  /** Calls that code of the server's makes come with their whole input. A call without a name is none. */
+  /** Opens a call. Calls made by server code come with their whole input. A call without a name is ignored. */
   private makeCall(wire: Json.JsonObject, index: unknown, type: string): Called | undefined {
     const name = Wire.string(wire["name"])
     if (name === undefined) return undefined
@@ -170,7 +170,7 @@ export class Blocks {
     return { kind: "call", wire, isClosed: false, name, call }
   }
 
-  /** Adds what a block has from the start. */
+  /** Adds the initial content of a block. */
   private begin(block: Block, out: Answer.Out): void {
     if (block.kind === "text") {
       for (const citation of Wire.list(block.wire["citations"])) block.citations.push(citation)
@@ -183,7 +183,10 @@ export class Blocks {
     if (block.kind === "call") this.calls.name(block.call, block.name, out)
   }
 
-  /** A piece of a block. False if it adds to a call that is complete: no order of events can say so. */
+  /**
+   * Adds a fragment to its block. Returns `false` if the fragment extends a complete call, which no valid event order
+   * can do.
+   */
   add(index: unknown, delta: Json.JsonObject, out: Answer.Out): boolean {
     const { type } = delta
     const kind = deltaKinds.get(type) ?? "other"
@@ -214,7 +217,7 @@ export class Blocks {
     }
   }
 
-  /** Arguments of a block that is not there: it comes later, or they belong to another one. */
+  /** Collects arguments without a block. Their block comes later, or they belong to another call. */
   private stray(index: unknown, text: string, out: Answer.Out): void {
     const call = this.early.get(index) ?? this.calls.open(undefined)
     this.early.set(index, call)
@@ -237,7 +240,7 @@ export class Blocks {
     return this.calls.append(call, text, out)
   }
 
-  /** Pieces of blocks of other kinds: texts are appended, everything else replaces what was there. */
+  /** Extends a block of another kind: texts are appended, all other values replaced. */
   private extend({ added, wire }: Other, delta: Json.JsonObject): void {
     for (const [name, value] of Object.entries(delta)) {
       if (name === "type") continue
@@ -249,7 +252,7 @@ export class Blocks {
   // -------------------------------------------------------------------------------------------------------------------
   // completing
 
-  /** The wire has closed what stands at an index. */
+  /** Closes the blocks at an index. */
   close(index: unknown, out: Answer.Out): void {
     for (const kind of kinds) {
       const block = this.at(kind, index)
@@ -261,14 +264,14 @@ export class Blocks {
     }
   }
 
-  /** Takes the input that a call was opened with for all of it, where no fragment came. */
+  /** Takes the opening input as the whole input if no fragment came. */
   private seed({ call, wire: { input } }: Called, out: Answer.Out): void {
     if (call.text.trim() === "" && Json.isObject(input) && Object.keys(input).length > 0) {
       this.argue(call, JSON.stringify(input), out)
     }
   }
 
-  /** The reply continues: the call before is complete, unless its text shows that more is to come. */
+  /** Moves past the last call. The call is complete, unless its text shows that more is to come. */
   private moveOn(out: Answer.Out): void {
     const last = this.blocks.at(-1)
     if (last?.kind !== "call") return
@@ -279,9 +282,8 @@ export class Blocks {
   }
 
   /**
-   * Completes what is open when the turn has ended. If the token limit ended it, a call that is not closed, or empty,
-   * was cut. A call without any fragment has no arguments, unless the turn was cut. Returns the reason why what was
-   * read cannot be trusted, if it cannot.
+   * Completes open blocks once the turn has ended. After the token limit, an unclosed or empty call counts as cut.
+   * Otherwise a call without fragments has no arguments. Returns the reason the turn cannot be trusted, if any.
    */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     const open = this.blocks.filter((block) => block.kind === "call").filter(({ call }) => call.completed === undefined)
@@ -291,13 +293,11 @@ export class Blocks {
   }
 }
 
-/** Returns `true` if a call is opened that is open, or one with an id that is closed. */
+/** Returns `true` if the wire reopens an open call, or a closed call by its id. */
 const isAgain = ({ isClosed, name, wire }: Called, other: Json.JsonObject): boolean =>
   wire["id"] === other["id"] && (!isClosed || (name === other["name"] && Wire.string(wire["id"]) !== undefined))
 
-/**
- * Returns a block as it stands in the turn that goes back. A server's call that did not arrive whole is left out of it.
- */
+/** Returns a block as it goes back with the turn, leaving out server-side calls with lost arguments. */
 const piece = (block: Block): ReadonlyArray<Piece> => {
   switch (block.kind) {
     case "text":
@@ -319,18 +319,18 @@ const piece = (block: Block): ReadonlyArray<Piece> => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// turns in messages: a message has places for its text, its reasoning and its calls. Blocks of other kinds (redacted
-// thinking, the calls and results of server tools, compaction) and the order of all of them are kept as reasoning parts
-// that only this protocol reads. They come back unchanged; a message that was changed since, or that another protocol
-// wrote, comes back as far as it can be said here.
+// Turns in messages. A message has places for text, reasoning and calls. Blocks of other kinds (redacted thinking,
+// server tool calls and results, compaction) and the order of all blocks become reasoning parts for this protocol only.
+// They come back unchanged; a message since changed, or written by another protocol, comes back as far as this protocol
+// can express it.
 
-/** A piece of a turn: text, a call of this side's tools, or a block that goes back as it came. */
+/** A turn piece: text, a tool call for this side, or a block to send back unchanged. */
 type Piece =
   | { readonly type: "text"; readonly text: string }
   | { readonly type: "call"; readonly call: Message.ToolCall }
   | { readonly type: "block"; readonly block: Json.JsonObject }
 
-/** A turn, and the container that its server tools ran in. */
+/** A turn, and the container its server tools ran in. */
 export interface Turn {
   readonly pieces: ReadonlyArray<Piece>
   readonly container: string | undefined
@@ -347,7 +347,7 @@ const keptAs = (own: Json.JsonObject, text = "", signature?: string): Reasoning 
 
 const ranks: { readonly [type in Piece["type"]]: number } = { block: 0, text: 1, call: 2 }
 
-/** A message implies that its reasoning comes first, then its text, then its calls. */
+/** Returns `true` for the order a message implies: blocks, then text, then calls. */
 const isPlain = (pieces: ReadonlyArray<Piece>): boolean =>
   pieces.every((piece, index) => {
     const previous = pieces[index - 1]
@@ -375,7 +375,7 @@ const placeOf = (piece: Piece): Json.JsonObject => {
   }
 }
 
-/** The reasoning of the message that stands for a turn. */
+/** Builds the reasoning of a turn's message. */
 const keep = ({ container, pieces }: Turn): ReadonlyArray<Message.Part> => {
   const parts = pieces.flatMap((piece) => piece.type === "block" ? [partOf(piece.block)] : [])
   if (isPlain(pieces) && container === undefined) return parts
@@ -383,7 +383,7 @@ const keep = ({ container, pieces }: Turn): ReadonlyArray<Message.Part> => {
   return [...parts, keptAs(order)]
 }
 
-/** The block that a reasoning part stands for; that of another protocol stands for none. */
+/** Returns the block behind a reasoning part, or `undefined` for another protocol's part. */
 const blockOf = ({ metadata, signature, text }: Reasoning, isOthers: boolean): Json.JsonObject | undefined => {
   const own = metadata?.[key]
   if (Json.isObject(own)) {
@@ -394,19 +394,22 @@ const blockOf = ({ metadata, signature, text }: Reasoning, isOthers: boolean): J
   return isOthers || Wire.string(signature) === undefined ? undefined : { type: "thinking", thinking: text, signature }
 }
 
-/** A signature alone does not name its provider; the fields beside it may. */
+/** Detects reasoning from another provider. A signature alone does not name its provider; the fields beside it may. */
 const isForeign = (parts: ReadonlyArray<Reasoning>): boolean =>
   parts.some(({ metadata = {} }) => Object.keys(metadata).length > 0 && metadata[key] === undefined)
 
 const isReasoning = (value: Message.Part): value is Reasoning => value.type === "reasoning"
 
-/** All reasoning of a message, that beside its content first. */
+/** All reasoning of a message, starting with the parts beside its content. */
 const reasoningOf = (message: Message.Message): ReadonlyArray<Reasoning> => [
   ...(message.reasoning ?? []).filter(isReasoning),
   ...(typeof message.content === "string" ? [] : message.content.filter(isReasoning))
 ]
 
-/** The turn that an assistant message stands for. What ran at a provider is in the blocks, or was another's. */
+/**
+ * Restores the turn of an assistant message. Provider-executed work is already in the blocks, or came from another
+ * provider.
+ */
 export const restore = (message: Message.Message): Turn => {
   const parts = reasoningOf(message)
   const isOthers = isForeign(parts)
@@ -425,7 +428,7 @@ const textPiece = (text: string): Piece => ({ type: "text", text })
 const callPiece = (call: Message.ToolCall): Piece => ({ type: "call", call })
 const blockPiece = (block: Json.JsonObject): Piece => ({ type: "block", block })
 
-/** The pieces in their order. What the order does not know follows it; a text that was changed stays in one piece. */
+/** Restores the order of pieces. Unlisted pieces follow; a changed text stays in one piece. */
 const ordered = (
   order: ReadonlyArray<Json.JsonObject>,
   blocks: ReadonlyArray<Json.JsonObject>,

@@ -1,10 +1,11 @@
 /**
- * Writes an Anthropic request: the thread as messages, its images and files, the tools, how the model may think, how
- * long its answer may be and what form it has. System texts stand apart, user and assistant alternate, and all
- * results of a turn come first in the one user message after it. What the protocol refuses is not written: empty texts,
- * thinking that nothing follows, ids that are used twice, halves of server-side calls. A message whose turn is over is
- * written the same in every request, so that a thread that grows begins with what was sent before, and a provider finds
- * it in its cache.
+ * Writes an Anthropic request: the thread as messages, its images and files, the tools, thinking, reply limit and
+ * output format.
+ *
+ * System texts stand apart, user and assistant messages alternate, and the user message after a turn begins with all
+ * its results. The writer leaves out whatever the protocol refuses: empty texts, thinking with nothing after it,
+ * repeated ids, server-side calls without results. It writes a finished turn identically in every request, so a growing
+ * thread starts with the text already sent, and the provider finds it in its cache.
  */
 import * as Result from "effect/Result"
 import type * as Adapter from "../../Adapter.ts"
@@ -19,22 +20,22 @@ import type * as WireProtocol from "./wireProtocol.ts"
 
 type Blocks = ReadonlyArray<Json.JsonObject>
 
-/** A request's part that comes from its thread. */
+/** Request parts derived from the thread. */
 export interface Written {
   readonly system: Blocks
   readonly messages: Blocks
-  /** The container of the turn that is still open. */
+  /** Container of the open turn. */
   readonly container: string | undefined
 }
 
-/** `isInline`: the model accepts system texts within the thread, too. Else they all come first. */
+/** Writes a thread. With `isInline`, the model accepts system texts within the thread; otherwise all come first. */
 export const write = (messages: ReadonlyArray<Message.Message>, isInline: boolean, server: string): Written => {
   const writer = new Writer(messages, isInline, server)
   for (const [index, message] of messages.entries()) writer.add(message, index)
   return writer.end()
 }
 
-/** A text in blocks: blank ones are refused, so they are none. */
+/** Returns a text as blocks. A blank text gets no block, since the protocol refuses it. */
 const textBlocks = (text: string): Blocks => text.trim() === "" ? [] : [{ type: "text", text }]
 
 const partBlocks = (part: Message.Part): Blocks => {
@@ -45,13 +46,13 @@ const partBlocks = (part: Message.Part): Blocks => {
 const contentBlocks = (content: Message.Content): Blocks =>
   typeof content === "string" ? textBlocks(content) : content.flatMap(partBlocks)
 
-/** The blocks of a tool's result. A part that has no block is described in a line of text. */
+/** Returns the blocks of a tool result. A part without a block form becomes a line of text. */
 const answerBlocks = (content: Message.Content): Blocks =>
   typeof content === "string" ?
     textBlocks(content) :
     content.flatMap((part) => Media.isMedia(part) && !isHeld(part) ? textBlocks(Media.line(part)) : partBlocks(part))
 
-/** Divides the blocks of a tool's answer into those that its result holds, and those that follow all results. */
+/** Divides the blocks of a tool answer: `held` stays in its result, `others` follow all results. */
 const divided = (content: Message.Content, isError: boolean): { readonly held: Blocks; readonly others: Blocks } => {
   const blocks = answerBlocks(content)
   const held = blocks.filter(({ type }) => isError ? type === "text" : type !== "container_upload")
@@ -66,19 +67,19 @@ const isThinking = (block: Json.JsonObject | undefined): boolean =>
 
 const isResult = (block: Json.JsonObject): boolean => block["type"] === "tool_result"
 
-/** A summary that was asked for stands first, in place of the messages that it is made of. */
+/** Detects a requested summary. It stands first and replaces the summarized messages. */
 const isSignedSummary = ({ content, signature, type }: Json.JsonObject): boolean =>
   type === "compaction" && typeof content === "string" && typeof signature === "string"
 
-/** A turn must not end with a thought. */
+/** Drops thinking at the end: a turn must not end with a thought. */
 const withoutLastThoughts = (blocks: Blocks): Blocks =>
   blocks.slice(0, blocks.findLastIndex((block) => !isThinking(block)) + 1)
 
-/** Returns the code of the server's that made a call, or an empty object where the model made it. */
+/** Returns the server code that made a call, or an empty object if the model made it. */
 const callerOf = ({ metadata }: Pick<Message.ToolCall, "metadata">): Json.JsonObject =>
   Wire.object(Wire.object(metadata[AnthropicReply.key])["caller"])
 
-/** A server-side call waits for its result, which comes in this turn or in one of its continuations. */
+/** Returns the id of a server-side call. Its result comes in this turn or in a continuation. */
 const serverCallId = (block: Json.JsonObject): string | undefined =>
   String(block["type"]).endsWith("_tool_use") ? Wire.string(block["id"]) : undefined
 
@@ -90,15 +91,15 @@ interface Exchange {
 class Writer {
   private readonly isInline: boolean
   private readonly system: Array<Json.JsonObject> = []
-  /** System texts that wait for their place, which is after a user message and before an assistant's. */
+  /** System texts waiting for a place: after a user message and before an assistant message. */
   private waiting: Array<Json.JsonObject> = []
   private readonly exchanges: Array<Exchange> = []
   private readonly ids: Wire.SentIds
-  /** The server-side calls that were written, whose results may be written too. */
+  /** Server-side calls already written; only these may have results. */
   private readonly serverCalls = new Set<string>()
-  /** The server-side calls that have a result somewhere. */
+  /** Server-side calls with a result anywhere in the thread. */
   private readonly served: ReadonlySet<string>
-  /** The index at which the turn that is still open begins. */
+  /** Index at which the open turn begins. */
   private readonly opening: number
   private container: string | undefined
 
@@ -148,7 +149,7 @@ class Writer {
     this.say("assistant", summary >= 0 ? content.slice(summary) : content)
   }
 
-  /** Leaves out all messages so far, but for the system texts. */
+  /** Drops all messages so far except system texts. */
   private forget(): void {
     const texts = this.exchanges.splice(0).flatMap(({ content, role }) => role === "system" ? content : [])
     this.waiting.unshift(...texts)
@@ -172,7 +173,7 @@ class Writer {
     else this.exchanges.push({ role, content: [...content] })
   }
 
-  /** A failure is text only, and an upload stands for itself: what a result cannot hold follows all results. */
+  /** Writes a tool result. Failures are text only, and uploads stand alone: other blocks follow all results. */
   private result({ content, isError = false, toolCallId = "" }: Message.Message): Blocks {
     const id = this.ids.answered(toolCallId)
     const { held, others } = divided(content, isError)
@@ -211,8 +212,8 @@ class Writer {
   }
 
   /**
-   * Returns `true` if a block has what belongs to it: a call its result, unless that is still to come, and a result its
-   * call.
+   * Returns `true` if a block has its counterpart: a result needs its call; a call needs its result, unless that can
+   * still come.
    */
   private isWhole(block: Json.JsonObject, index: number): boolean {
     const id = serverCallId(block)
@@ -224,9 +225,9 @@ class Writer {
   }
 
   /**
-   * Returns `true` if a call of a message may still get its result: the turn has gone no further, but for what the call
-   * itself asked this side for. A reply that was cut has lost the results of its turn, and content behind the results
-   * of this side ends it.
+   * Returns `true` if a call may still get its result: since the call, the turn has only answered requests the call
+   * itself made to this side. A cut reply has lost its turn's results, and content after this side's results ends the
+   * turn.
    */
   private isOpen(id: string, index: number): boolean {
     return index >= this.opening && this.messages.slice(index + 1).every((message) => {
@@ -236,14 +237,14 @@ class Writer {
   }
 }
 
-/** A request that ends with text of the model must not end with space. */
+/** Trims the end: a request must not end with trailing space in model text. */
 const withoutLastSpace = (message: Json.JsonObject & { readonly content: Blocks }, index: number, all: Blocks) => {
   const last = message.content.at(-1)
   if (index < all.length - 1 || message["role"] !== "assistant" || typeof last?.["text"] !== "string") return message
   return { ...message, content: [...message.content.slice(0, -1), { ...last, text: last["text"].trimEnd() }] }
 }
 
-/** Returns `true` if a thread continues a model turn that does not start with reasoning. */
+/** Returns `true` if a thread continues a model turn that starts without reasoning. */
 const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
   const opening = messages.findLastIndex((message) => message.role === "user") + 1
   const first = messages.slice(opening).find((message) => message.role === "assistant")
@@ -252,7 +253,7 @@ const isThoughtless = (messages: ReadonlyArray<Message.Message>): boolean => {
   return !(piece?.type === "block" && isThinking(piece.block))
 }
 
-/** Lists the names of the tools of this side that a thread calls. */
+/** Lists the tools called in a thread, by name, excluding server tools. */
 const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<string> => [
   ...new Set(messages.flatMap(Wire.ownCalls).map(({ name }) => name))
 ]
@@ -261,7 +262,8 @@ const calledNames = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<st
 // caching
 
 /**
- * Marks the ends of the last two user messages: what the last request wrote is found, and what this one adds is kept.
+ * Marks the ends of the last two user messages: the first mark finds the previous request, the second caches this
+ * addition.
  */
 export const marked = (messages: Blocks, mark: Json.JsonObject | undefined): Blocks => {
   const last = messages.flatMap((message, index) => message["role"] === "user" ? [index] : []).slice(-2)
@@ -279,9 +281,8 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
   Media.unsupported(messages, mediaProblem)
 
 // ---------------------------------------------------------------------------------------------------------------------
-// media: pictures, PDFs and texts, by their data, their address, or the id of an upload. Other uploads are put into
-// the container of the server's own tools. The `title`, `context` and `citations` of a document stand in the part's
-// metadata, under this protocol's key
+// Media: pictures, PDFs and texts, given by data, address or upload id. Other uploads go into the container of the
+// server's tools. A part's metadata holds a document's `title`, `context` and `citations` under this protocol's key.
 
 interface Source {
   readonly mediaType: string | undefined
@@ -315,7 +316,7 @@ const isImage = (part: Media.Media, { mediaType }: Source): boolean =>
 const isText = ({ mediaType }: Source): boolean => Media.isTextual(mediaType)
 const isPdf = ({ mediaType = "application/pdf" }: Source): boolean => mediaType === "application/pdf"
 
-/** The block of a part that is supported. */
+/** Writes a supported part as a block. */
 const mediaBlock = (part: Media.Media): Json.JsonObject => {
   const source = sourceOf(part)
   if (isImage(part, source)) return { type: "image", source: wireSource(source, "image/png") }
@@ -339,7 +340,7 @@ const wireSource = (source: Source, fallback: string): Json.JsonObject => {
   return { type: "base64", media_type: mediaType, data }
 }
 
-/** Returns the reason why a part cannot be sent, if it cannot. */
+/** Returns the reason a part cannot be sent, if any. */
 const mediaProblem = (part: Media.Media): string | undefined => {
   const source = sourceOf(part)
   const { fileId, mediaType, text, url } = source
@@ -370,15 +371,15 @@ export interface Options extends Pick<WireProtocol.Options, "parallelToolCalls" 
 }
 
 /**
- * The tools of a request and, after them, the provider's own. A thread with calls is refused when no tools are
- * declared: then those that it calls are.
+ * Lists the request's tools, then the provider's own. A thread with calls requires declared tools: without any, the
+ * called names are declared.
  */
 export const tools = ({ strict = false }: Options, { messages, tools }: Adapter.Request, hosted: Objects): Objects =>
   tools.length > 0 || hosted.length > 0
     ? [...tools.map((definition) => tool(definition, strict)), ...hosted]
     : calledNames(messages).map((name) => ({ name, input_schema: { type: "object" } }))
 
-/** A schema that cannot be held strictly goes out as it is. The root has to be an object by its type. */
+/** Declares a tool. A schema unfit for strict mode goes out unchanged. The root must be an object type. */
 const tool = ({ description, name, parameters }: Tool.Definition, isWanted: boolean): Json.JsonObject => {
   const { isStrict, schema } = StrictSchema.written(parameters, isWanted, StrictSchema.anthropic)
   return {
@@ -392,8 +393,8 @@ const tool = ({ description, name, parameters }: Tool.Definition, isWanted: bool
 const choices = { auto: "auto", none: "none", required: "any" } as const
 
 /**
- * Returns the choice of a tool, and whether only one may be called: none, if the thread's own calls are all that is
- * declared.
+ * Returns the tool choice, and whether only one tool may be called. If only the thread's own calls are declared, the
+ * choice is `none`.
  */
 export const toolChoice = (options: Options, request: Adapter.Request, hosted: Objects): Json.JsonObject => {
   const isDeclared = request.tools.length > 0 || hosted.length > 0
@@ -406,8 +407,8 @@ export const toolChoice = (options: Options, request: Adapter.Request, hosted: O
 }
 
 /**
- * Returns the way in which the model may think, where the protocol lets it: not when a tool is forced, nor in a turn
- * that began without.
+ * Returns the thinking setting, unless the protocol forbids it: with a forced tool, or in a turn that began without
+ * thinking.
  */
 export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json.JsonObject | undefined => {
   const { toolChoice } = request
@@ -419,19 +420,19 @@ export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json
   return isThoughtless(request.messages) ? undefined : { type: "enabled", budget_tokens: maxTokens, ...shown }
 }
 
-/** A model that thinks chooses its own temperature. */
+/** Returns the temperature. A thinking model chooses its own. */
 export const temperature = (
   { temperature }: Adapter.Request,
   thinking: Json.JsonObject | undefined
 ): Json.JsonObject => thinking === undefined || thinking["type"] === "disabled" ? Wire.defined({ temperature }) : {}
 
-/** Returns the amount of work that goes into an answer, and its form. */
+/** Returns the effort for an answer, and its format. */
 export const output = ({ reasoning }: Options, { responseFormat }: Adapter.Request): Json.JsonObject => ({
   ...Wire.defined({ effort: reasoning?.effort === "none" ? undefined : reasoning?.effort }),
   ...(responseFormat?.type === "json_schema" ? { format: format(responseFormat.schema) } : {})
 })
 
-/** Returns the container that is asked for: one with skills is the container of the open turn, if there is one. */
+/** Returns the requested container: a container with skills keeps the open turn's id, if any. */
 export const container = (wanted: unknown, id: string | undefined): unknown =>
   Json.isObject(wanted) ? { ...Wire.defined({ id }), ...wanted } : wanted ?? id
 
@@ -440,7 +441,7 @@ const format = (schema: Json.JsonObject): Json.JsonObject => ({
   schema: StrictSchema.written(schema, true, StrictSchema.anthropic).schema
 })
 
-/** The limit of an answer, which the protocol requires. */
+/** Returns the answer limit required by the protocol. */
 export const maxTokens = (
   options: Options,
   request: Adapter.Request,
@@ -450,16 +451,14 @@ export const maxTokens = (
   request.maxTokens ?? options.maxTokens ??
     Math.max(longestAnswer(model), Number(thinking?.["budget_tokens"] ?? 0) + 4096)
 
-/**
- * Returns the number of tokens that every model of a family can write, without asking for more than some of them allow.
- */
+/** Returns a token limit accepted by every model in a family. */
 const longestAnswer = (model: string): number => {
   if (/claude-(3-(opus|sonnet|haiku)|2|instant)/.test(model)) return 4096
   return /claude-3-5/.test(model) || !model.includes("claude") ? 8192 : 32_000
 }
 
 /**
- * Returns `true` if a model is known to take system messages after the first user message: Claude Opus from 4.8 on, and
+ * Returns `true` for models known to accept system messages after the first user message: Claude Opus from 4.8 on, and
  * above.
  */
 export const takesInlineSystem = (model: string): boolean => /claude-(opus-(4-[89]|[5-9])|fable|mythos)/.test(model)

@@ -1,6 +1,6 @@
 /**
- * Reads a reply of Chat Completions: parts of the delta of a streamed reply or of the message of a whole one, and what
- * is gathered over all of them. Reading is total: a member of another form than expected is not there.
+ * Reads a Chat Completions reply: parts of a streamed delta or a whole message, and the values gathered from all of
+ * them. Reading is total: a member with an unexpected shape counts as absent.
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
@@ -11,7 +11,7 @@ import type * as Answer from "./answerBody.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
-/** The types that a part of a content may have, besides those whose text is read. */
+/** Content part types besides those with readable text. */
 const partTypes: ReadonlyArray<unknown> = [
   "text",
   "thinking",
@@ -22,13 +22,13 @@ const partTypes: ReadonlyArray<unknown> = [
   "input_audio"
 ]
 
-/** The parts of a content, or nothing if it is no list of parts. */
+/** Returns the content parts, or `undefined` if the content is not a part list. */
 export const partsIn = (content: unknown): ReadonlyArray<Json.JsonObject> | undefined => {
   const parts = Wire.list(content)
   return parts.some(({ text, type }) => typeof text === "string" || partTypes.includes(type)) ? parts : undefined
 }
 
-/** The text of a content. Some servers write an answer that was to be JSON as a value, and not as its text. */
+/** Returns the content text. Some servers write a JSON answer as a value instead of text. */
 export const textOf = (content: unknown, parts: ReadonlyArray<Json.JsonObject> | undefined): string => {
   if (parts !== undefined) return joined(parts, "text")
   if (typeof content === "string") return content
@@ -39,17 +39,17 @@ export const textOf = (content: unknown, parts: ReadonlyArray<Json.JsonObject> |
 const joined = (items: ReadonlyArray<Json.JsonObject>, key: string): string =>
   items.length === 0 ? "" : items.map((item) => Wire.string(item[key]) ?? "").join("")
 
-/** The reasoning of a delta. Mistral writes its reasoning as parts of the content. */
+/** Returns the reasoning in a delta. Mistral writes reasoning as content parts. */
 export const thought = (delta: Json.JsonObject, parts: ReadonlyArray<Json.JsonObject> | undefined): string =>
   parts === undefined ? reasoning(delta) : thinking(parts)
 
 const thinking = (parts: ReadonlyArray<Json.JsonObject>): string =>
   parts.map(({ thinking }) => Wire.string(thinking) ?? joined(Wire.list(thinking), "text")).join("")
 
-/** The fields of reasoning in letters: DeepSeek's and llama.cpp's, Ollama's and OpenRouter's, and GitHub Copilot's. */
+/** Plain text reasoning fields, from DeepSeek and llama.cpp, Ollama and OpenRouter, and GitHub Copilot. */
 const texts = ["reasoning_content", "reasoning", "reasoning_text"] as const
 
-/** The same reasoning may stand in several fields: they are alternatives, and never added up. */
+/** Reads one reasoning field. The fields are alternatives with the same text, so they are never added up. */
 const reasoning = (delta: Json.JsonObject): string => {
   const plain = texts.map((name) => Wire.string(delta[name])).find((text) => text !== undefined)
   if (plain !== undefined) return plain
@@ -57,13 +57,13 @@ const reasoning = (delta: Json.JsonObject): string => {
   return joined(details, "text") || joined(details, "summary")
 }
 
-/** OpenRouter writes the images of a model beside the content, each by its address, which may hold its data. */
+/** Returns a generated image. OpenRouter writes images beside the content, each as an address or a data URI. */
 export const image = ({ image_url }: Json.JsonObject): ReadonlyArray<Message.Part> => {
   const url = Wire.string(image_url) ?? Wire.string(Wire.object(image_url)["url"])
   return url === undefined ? [] : [{ type: "image", url }]
 }
 
-/** The pieces of calls in a delta. */
+/** Returns the call fragments in a delta. */
 export const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
   const calls = Wire.list(delta["tool_calls"])
   const legacy = delta["function_call"]
@@ -78,7 +78,7 @@ export const fragments = (delta: Json.JsonObject): ReadonlyArray<Fragment> => {
   return [{ ...fragment(legacy), index: "function_call", id: undefined, metadata: {} }]
 }
 
-/** Some servers write what is not there as `null`, an empty string or an empty object. */
+/** Returns `false` for absent values: some servers write them as `null`, an empty string or an empty object. */
 const isSaid = (value: unknown): boolean =>
   value !== null && value !== undefined && value !== "" &&
   !(typeof value === "object" && Object.keys(value).length === 0)
@@ -87,15 +87,15 @@ const saidIn = (record: Json.JsonObject): Json.JsonObject =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => isSaid(value)))
 
 /**
- * The names of fields that their server reads again, and no other can: OpenRouter's and MiniMax's `reasoning_details`,
- * the `thinking_blocks` and `provider_specific_fields` of LiteLLM, Gemini's `extra_content`, Venice's
- * `thought_signature`, GitHub Copilot's `reasoning_opaque`, and whatever else names itself a signature or encrypted.
- * Other unknown fields stay here: there are servers that refuse a message for any field that they do not know.
+ * Fields meaningful only to their own server: OpenRouter's and MiniMax's `reasoning_details`, LiteLLM's
+ * `thinking_blocks` and `provider_specific_fields`, Gemini's `extra_content`, Venice's `thought_signature`, GitHub
+ * Copilot's `reasoning_opaque`, and any name containing "signature" or "encrypted". Other unknown fields are not sent:
+ * some servers refuse a message with a field they do not know.
  */
 const opaque =
   /^(reasoning_details|thinking_blocks|provider_specific_fields|extra_content)$|signature|opaque|encrypted/i
 
-/** The fields of a message, or of a call, that go back to the server that wrote them. */
+/** Picks the fields of a message or call to send back to their server. */
 export const opaqueOf = (record: Json.JsonObject): Json.JsonObject =>
   saidIn(Object.fromEntries(Object.entries(record).filter(([name]) => opaque.test(name))))
 
@@ -107,16 +107,16 @@ const fragment = (called: Json.JsonObject) => {
   }
 }
 
-/** Returns `true` if some fields that are kept with a message or a call go back to the server that wrote them. */
+/** Returns `true` if any kept fields go back to their server. */
 export const isOpaque = (kept: Json.JsonObject): boolean =>
   [kept, Wire.object(kept["function"])].some((fields) => Object.keys(opaqueOf(fields)).length > 0)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // calls: which call a fragment belongs to
 
-/** A piece of a call as the wire sends it; empty strings and nulls stand as `undefined`, but an empty text as `""`. */
+/** A call fragment from the wire. Empty strings and nulls become `undefined`, except an empty text (`""`). */
 export interface Fragment {
-  /** The call's place on the wire: a key that may repeat or skip, never a position. */
+  /** Call key on the wire. It may repeat or skip numbers, so it is never a position. */
   readonly index: number | string | undefined
   readonly id: string | undefined
   readonly name: string | undefined
@@ -124,12 +124,12 @@ export interface Fragment {
   readonly metadata: Json.JsonObject
 }
 
-/** The calls of a reply, each found by its index, its id or its name, as far as the server sends them. */
+/** Collects the calls of a reply. It finds each call by index, id or name, whichever the server sends. */
 export class Calls extends ToolCalls.WireCalls {
   private readonly tools: ReadonlyArray<{ readonly name: string }>
   private readonly byIndex = new Map<number | string, ToolCalls.Call>()
   private readonly byWireId = new Map<string, ToolCalls.Call>()
-  /** The calls that the wire has not completed. */
+  /** Calls the wire has not completed. */
   private readonly unfinished = new Set<ToolCalls.Call>()
 
   constructor(
@@ -142,7 +142,7 @@ export class Calls extends ToolCalls.WireCalls {
     this.tools = tools
   }
 
-  /** Adds a fragment. False if it continues a call that is complete. */
+  /** Adds a fragment. Returns `false` if it continues a complete call. */
   add(fragment: Fragment, out: Answer.Out): boolean {
     const call = this.find(fragment, out)
     if (call === undefined) return true
@@ -154,17 +154,18 @@ export class Calls extends ToolCalls.WireCalls {
     return text === undefined || this.append(call, text, out)
   }
 
-  /** Returns `true` if a name may be the beginning of a tool's: it is no tool's, or another tool's begins with it. */
+  /** Returns `true` if a name may still grow: no tool has this name, or another tool's name begins with it. */
   private mayGrow(name: string): boolean {
     return !this.tools.some((tool) => tool.name === name) ||
       this.tools.some((tool) => tool.name !== name && tool.name.startsWith(name))
   }
 
   /**
-   * The call of a fragment: by index if it has one, else by id, else the last one. A new id with a name on a used index
-   * is another call, because servers send all their calls with index 0; so is a second whole call without any id. An id
-   * on a new index is another call, too, unless it repeats the whole one. A name that continues on its index, or with
-   * its id, is a piece of the name.
+   * Finds the call for a fragment: by index, else by id, else the last call.
+   *
+   * A new id with a name on a used index starts another call, because some servers send all calls with index 0; so does
+   * a second whole call without an id. An id on a new index starts another call too, unless it repeats the whole call.
+   * A name continuing on its index, or with its id, extends the call's name.
    */
   private find(fragment: Fragment, out: Answer.Out): ToolCalls.Call | undefined {
     const { id, index, name } = fragment
@@ -190,7 +191,7 @@ export class Calls extends ToolCalls.WireCalls {
     return sameId ?? (name === undefined ? current : this.begin(fragment, out))
   }
 
-  /** An id that comes after the call was named distinguishes later fragments, and stays out of the events. */
+  /** Adopts an id arriving after the call was named. The id identifies later fragments but stays out of the events. */
   private adopt(call: ToolCalls.Call, id: string | undefined): ToolCalls.Call {
     if (id !== undefined) {
       call.wireId = id
@@ -206,7 +207,7 @@ export class Calls extends ToolCalls.WireCalls {
   }
 
   private begin({ id, index, name }: Fragment, out: Answer.Out): ToolCalls.Call {
-    // Arguments alone do not show that the call before them is whole: they may be some of it.
+    // Arguments alone do not complete the previous call: they may continue its own.
     if (id !== undefined || name !== undefined) this.settleLast(out)
     const call = this.open(id)
     this.unfinished.add(call)
@@ -215,7 +216,7 @@ export class Calls extends ToolCalls.WireCalls {
     return call
   }
 
-  /** The wire has completed the calls: those whose text is whole are complete. */
+  /** Settles the calls completed by the wire: each call with whole arguments is complete. */
   settleAll(out: Answer.Out): void {
     for (const call of this.unfinished) {
       call.isTried = false
@@ -226,32 +227,35 @@ export class Calls extends ToolCalls.WireCalls {
 }
 
 /**
- * Returns `true` if a name in a fragment continues that of a call: no new id comes with it, the arguments have not
- * begun, and it is not the name so far, which servers are known to repeat in every fragment.
+ * Returns `true` if a fragment's name continues the call's name: it brings no new id, the arguments have not begun, and
+ * the name differs from the name so far, which some servers repeat in every fragment.
  */
 const isPiece = (call: ToolCalls.Call, { id, name }: Fragment): boolean =>
   name !== undefined && call.name !== "" && name !== call.name && !call.isStarted && call.text === "" &&
   (id === undefined || id === call.wireId)
 
-/** A fragment of a choice. All choices of a reply are one message, but each numbers its calls by itself. */
+/**
+ * Qualifies a fragment's index by its choice. All choices form one message, but each choice numbers its calls
+ * separately.
+ */
 export const ofChoice = (fragment: Fragment, choice: number): Fragment =>
   choice === 0 || fragment.index === undefined ? fragment : { ...fragment, index: `${choice}/${fragment.index}` }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // the sound of the model
 
-/** Media types of the formats that a request may name, where they are not `audio/` and the name. */
+/** Media types for requested formats other than `audio/` plus the format name. */
 const soundTypes: ReadonlyMap<unknown, string> = new Map([["mp3", "audio/mpeg"], ["pcm16", "audio/pcm"]])
 
-/** The text of a reply, which servers write as its content, as the transcript of its sound, or as both. */
+/** Merges reply text, written by servers as content, as an audio transcript, or as both. */
 export class Speech {
   private said = ""
-  /** The length of the text that each of the two has written. */
+  /** Text length written by each source. */
   private readonly written = { content: 0, transcript: 0 }
-  /** `true` once they differ: then each says something of its own. */
+  /** `true` once the sources differ: from then on both texts count. */
   private isApart = false
 
-  /** Adds a piece of one of the two, and returns the part that the other has not said. */
+  /** Adds a piece from one source, and returns the part the other source has not written. */
   add(source: "content" | "transcript", piece: string): string {
     const start = this.written[source]
     const isAhead = this.isApart || start === this.said.length
@@ -265,7 +269,7 @@ export class Speech {
   }
 }
 
-/** A sound in pieces. Each piece of its data is base64 by itself, or a piece of one base64. */
+/** Collects audio pieces. Each data piece is base64 by itself, or a slice of one base64 text. */
 export class Sound {
   private id: string | undefined
   private expires: number | undefined
@@ -279,14 +283,14 @@ export class Sound {
     if (typeof data === "string" && data !== "") this.data.push(data)
   }
 
-  /** The file of it, if there is any. Its type is the format that was asked for, since the reply does not name it. */
+  /** Returns the audio file, if any. Its type is the requested format, since the reply names none. */
   file(format: unknown): ReadonlyArray<Message.Part> {
     const mediaType = soundTypes.get(format) ?? (typeof format === "string" ? `audio/${format}` : undefined)
     const type = mediaType === undefined ? {} : { mediaType }
     return this.data.length === 0 ? [] : [{ type: "file", data: oneBase64(this.data), ...type }]
   }
 
-  /** The part beside the content by which the sound goes back. */
+  /** Returns the part to send the audio back by its id. */
   get kept(): ReadonlyArray<Message.Part> {
     const { expires: expires_at, id, transcript } = this
     if (id === undefined && this.data.length === 0) return []
@@ -295,7 +299,7 @@ export class Sound {
   }
 }
 
-/** Pieces of base64 as one: those that end in padding are read each by itself. */
+/** Joins base64 pieces. Pieces ending in padding are decoded separately. */
 const oneBase64 = (pieces: ReadonlyArray<string>): string => {
   const text = pieces.join("")
   const parts = text.match(/[^=]+=*/g) ?? []
@@ -314,7 +318,7 @@ const oneBase64 = (pieces: ReadonlyArray<string>): string => {
 // ---------------------------------------------------------------------------------------------------------------------
 // notes and reasoning details
 
-/** The sources that a text cites, each once, and its token probabilities, in their order. */
+/** Collects the cited sources, without duplicates, and the token probabilities in order. */
 export class Notes {
   private readonly annotations = new Map<string, Json.JsonObject>()
   private readonly logprobs: Array<Json.JsonObject> = []
@@ -333,10 +337,10 @@ export class Notes {
   }
 }
 
-/** The members of a list's items that come in pieces. */
+/** List item members arriving in pieces. */
 const pieced = ["text", "summary", "thinking"] as const
 
-/** Opaque fields, put together so that they can go back as the provider wrote them. */
+/** Assembles opaque fields as the provider wrote them, ready to be sent back. */
 export class Opaque {
   readonly fields: Record<string, unknown> = {}
 
@@ -345,7 +349,7 @@ export class Opaque {
   }
 }
 
-/** A field with another piece of it: lists and objects grow, and any other value is said anew. */
+/** Merges a further piece into a field: lists and objects grow, other values are replaced. */
 const together = (value: unknown, piece: unknown): unknown => {
   if (Array.isArray(piece)) return items(Array.isArray(value) ? value : [], piece)
   if (!Json.isObject(value) || !Json.isObject(piece)) return piece
@@ -353,7 +357,7 @@ const together = (value: unknown, piece: unknown): unknown => {
   return { ...value, ...Object.fromEntries(members.map(([name, member]) => [name, together(value[name], member)])) }
 }
 
-/** A list with further items, the first of which may continue its last. */
+/** Appends items to a list. The first new item may continue the last known item. */
 const items = (list: Array<unknown>, pieces: ReadonlyArray<unknown>): Array<unknown> => {
   for (const piece of pieces) {
     const last = list.at(-1)
@@ -369,12 +373,12 @@ const isContinued = (item: Json.JsonObject, piece: Json.JsonObject): boolean =>
   item["type"] === piece["type"] && item["index"] === piece["index"] && isPieced(item) && isPieced(piece) &&
   !(isSigned(item) && piece["thinking"] !== undefined)
 
-/** A signature alone ends the text that it signs. */
+/** Returns `true` for items arriving in pieces. A lone signature ends the text before it. */
 const isPieced = (item: Json.JsonObject): boolean =>
   pieced.some((name) => typeof item[name] === "string") ||
   (item["data"] === undefined && typeof item["signature"] === "string")
 
-/** A block of thinking that is signed is whole: another one follows. */
+/** Returns `true` for a signed thinking block. A signed block is whole, so the next piece starts another. */
 const isSigned = (item: Json.JsonObject): boolean => Wire.string(item["signature"]) !== undefined
 
 const appended = (item: Json.JsonObject, piece: Json.JsonObject): Json.JsonObject => {

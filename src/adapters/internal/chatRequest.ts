@@ -1,6 +1,6 @@
 /**
- * Writes a Chat Completions request: the thread as messages, the tools, the form of the answer, and where the servers
- * that speak the protocol differ in what they expect.
+ * Writes a Chat Completions request: the thread as messages, the tools, the answer format, and the differences between
+ * servers.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
@@ -12,13 +12,13 @@ import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 import type * as WireProtocol from "./wireProtocol.ts"
 
-/** The key of what has to go back to a server of this protocol, and to no other. */
+/** Metadata key for values sent back to servers of this protocol only. */
 export const metadataKey = Media.chatKey
 
 // ---------------------------------------------------------------------------------------------------------------------
 // messages
 
-/** The style in which messages are written for a server. */
+/** Message style for a server. */
 export interface Style
   extends
     WireProtocol.Sending,
@@ -30,8 +30,8 @@ export interface Style
 }
 
 /**
- * Writes messages. Content that a tool's answer cannot hold here, such as an image, follows the answers of its turn in
- * a user message, if that can.
+ * Writes messages. Content a tool answer cannot hold here, such as an image, follows the turn's answers in a user
+ * message, where possible.
  */
 export const write = (messages: ReadonlyArray<Message.Message>, style: Style): ReadonlyArray<Json.JsonObject> => {
   const written: Array<Json.JsonObject> = []
@@ -56,8 +56,9 @@ export const write = (messages: ReadonlyArray<Message.Message>, style: Style): R
 }
 
 /**
- * Returns whether the reasoning of the message at an index goes back. What the model thought between two messages of
- * the user does if it called a tool there, and while it is open whether it will, where a vendor wants no other.
+ * Returns whether the reasoning of the message at an index goes back. Some vendors expect reasoning only from turns
+ * with calls: then it goes back if the model called a tool between the surrounding user messages, or if the turn is
+ * still open and may call one later.
  */
 const wantedReasoning = (
   messages: ReadonlyArray<Message.Message>,
@@ -76,7 +77,7 @@ const wantedReasoning = (
   return (index) => index > open || withCalls.has(turns[index] ?? 0)
 }
 
-/** An assistant message with neither content nor calls: servers refuse it, or answer it with nothing. */
+/** Detects an assistant message without content and calls: servers refuse such a message or return nothing. */
 const isSilent = ({ content, role, tool_calls }: Json.JsonObject): boolean =>
   role === "assistant" && content === "" && tool_calls === undefined
 
@@ -98,7 +99,7 @@ const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds):
   }
 }
 
-/** Returns `true` for content that may follow a tool's answer. A file is a PDF here, and has no address. */
+/** Returns `true` for content allowed to follow a tool answer. A file must be a PDF with data, not an address. */
 const isHeld = (media: Media.Media): boolean => {
   const { data, url } = media
   const type = Media.plainTypeOf(media)
@@ -124,8 +125,8 @@ const assistantBody = (message: Message.Message, style: Style, ids: Wire.SentIds
 }
 
 /**
- * The sound that stands for the words of a message, and its other text. Its words alone go back where they were changed
- * since, and when the provider does not know its id any more.
+ * Returns the audio behind a message's words, and its other text. Once the words changed, or the provider has forgotten
+ * the id, the words go back as text.
  */
 const soundIn = (
   message: Message.Message,
@@ -143,17 +144,20 @@ const soundIn = (
 
 type Thought = Extract<Message.Part, { readonly type: "reasoning" }>
 
-/** Reasoning that another protocol signed, or keeps something with, means nothing here. */
+/**
+ * Returns `true` for this protocol's own reasoning. Reasoning signed or annotated by another protocol means nothing
+ * here.
+ */
 const isOwnReasoning = (part: Message.Part): part is Thought =>
   part.type === "reasoning" &&
   (part.metadata === undefined ? part.signature === undefined : part.metadata[metadataKey] !== undefined)
 
-/** Fields of opaque reasoning, which goes back to its maker alone. */
+/** Opaque reasoning fields, sent only to their maker. */
 const opaqueReasoning = ["reasoning_details", "thinking_blocks", "reasoning_opaque"]
 
 /**
- * Returns the reasoning as it goes back: its text in the form of the vendor, and the opaque fields of this server.
- * Details that no server is known to have made go to those that read them.
+ * Returns the reasoning to send back: its text in the vendor's form, and this server's opaque fields. Details without a
+ * known maker go to servers reading that form.
  */
 const reasoningBody = (message: Message.Message, style: Style, said: string): Json.JsonObject => {
   const { sendReasoningAs: form, server } = style
@@ -168,7 +172,7 @@ const reasoningBody = (message: Message.Message, style: Style, said: string): Js
   }
   const { fields } = opaque
   const words = inWords(message, thought, style, said)
-  // GitHub Copilot signs the text that it wrote beside its opaque one.
+  // GitHub Copilot signs the text beside its opaque reasoning.
   const signed = fields["reasoning_opaque"] === undefined || thought === "" ? {} : { reasoning_text: thought }
   return { ...(form === "reasoning_details" && form in fields ? {} : words), ...signed, ...fields }
 }
@@ -206,7 +210,7 @@ const toolCall = (call: Message.ToolCall, server: string, id: string): Json.Json
 
 const text = (value: string): Json.JsonObject => ({ type: "text", text: value })
 
-/** The content of a user message. */
+/** Returns the content of a user message. */
 const parts = (content: Message.Content): string | ReadonlyArray<Json.JsonObject> =>
   typeof content === "string" ? content : content.flatMap(part)
 
@@ -234,7 +238,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
 // ---------------------------------------------------------------------------------------------------------------------
 // tools and the form of the answer
 
-/** Servers refuse what concerns tools in a request without any. */
+/** Writes the tools. Servers refuse tool settings in a request without tools. */
 export const tools = (
   request: Adapter.Request,
   vendor: Vendor,
@@ -270,8 +274,8 @@ const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Jso
 }
 
 /**
- * The form of the answer. A model that is held to a schema writes null for what may be missing. A schema without a
- * strict form is sent unchanged: the server decides whether it can enforce it.
+ * Writes the answer format. Under a schema, the model writes null for optional members. A schema without a strict form
+ * goes out unchanged: the server decides whether to enforce it.
  */
 export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (format === undefined || format.type === "text") return {}
@@ -285,44 +289,44 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 // vendors: one row for each server that is known to differ, found by its address. A server that is not in the table
 // gets what most servers understand
 
-/** The amount that a model may think, where thinking may be switched off as well. */
+/** Thinking allowance, for servers where thinking can also be switched off. */
 export interface Reasoning extends WireProtocol.Reasoning {
-  /** `true` if the model thinks at all, where that can be switched. The vendor's default when it is left out. */
+  /** `true` to think, where thinking can be switched. Defaults to the vendor's setting. */
   readonly enabled?: boolean
 }
 
 /**
- * The form in which reasoning goes back with an assistant message: as a text in one of two fields, as the details that
- * OpenRouter signs, as Mistral's parts of the content, or not at all.
+ * Form in which reasoning goes back with an assistant message: as text in one of two fields, as details signed by
+ * OpenRouter, as Mistral's content parts, or not at all.
  */
 export type ReasoningForm = "none" | "reasoning_content" | "reasoning" | "reasoning_details" | "thinking"
 
 export interface Vendor {
-  /** The header of the key; by default a bearer token is sent. */
+  /** Key header. By default the key goes out as a bearer token. */
   readonly keyHeader?: string
   readonly maxTokensField: "max_tokens" | "max_completion_tokens"
-  /** `true` if usage is asked for with `stream_options`. Servers that refuse it send usage anyway. */
+  /** `true` to request usage with `stream_options`. Servers refusing the field send usage anyway. */
   readonly includeUsage: boolean
-  /** The server's value for a model that has to call some tool. */
+  /** The server's value to force a call to any tool. */
   readonly required: string
   readonly reasoning: (wanted: Reasoning) => Json.JsonObject
-  /** The form in which reasoning goes back. Without one nothing is known of the server, and no text goes back. */
+  /** Form in which reasoning text goes back. Unknown servers have no form and get no text. */
   readonly sendReasoningAs?: ReasoningForm
-  /** The messages whose reasoning goes back: all, or those between two messages of the user of which one has calls. */
+  /** Messages whose reasoning goes back: all, or those in turns with calls. */
   readonly reasoningOf: "everyMessage" | "turnsWithCalls"
   /**
-   * The text that stands for reasoning which a message does not have, where a server whose model thinks wants some with
-   * every call: of another model's call, or of one that was made without thinking.
+   * Placeholder for missing reasoning. A server with a thinking model may require reasoning with every call, even calls
+   * from another model or made without thinking.
    */
   readonly missingReasoning?: string
   /**
-   * Returns `true` if a model thinks, by its name and by the settings that are sent, at a server that refuses a forced
-   * choice of a tool then.
+   * Returns `true` if a model thinks under the given settings, at a server refusing a forced tool choice while
+   * thinking.
    */
   readonly isThinking: (settings: Json.JsonObject, model: string) => boolean
-  /** The spelling of an empty text beside calls: servers that check the type of the content refuse `null`. */
+  /** Empty text beside calls: servers checking the content type refuse `null`. */
   readonly emptyContent: "" | null
-  /** The form of ids that the server did not make. */
+  /** Rules for ids the server did not make. */
   readonly ids: Wire.IdRules
 }
 
@@ -353,11 +357,11 @@ const generic: Vendor = {
   reasoningOf: "everyMessage",
   isThinking: () => false,
   emptyContent: "",
-  // OpenAI refuses ids of more than 40 characters.
+  // OpenAI refuses ids over 40 characters.
   ids: { mayRepeat: true }
 }
 
-/** Thinking that is on until it is switched off, but for models that do not think by themselves. */
+/** Returns a thinking check: on unless switched off, except for models not thinking by default. */
 const unless = (resting: RegExp) => ({ thinking }: Json.JsonObject, model: string): boolean => {
   const { type = resting.test(model) ? "disabled" : "enabled" } = Wire.object(thinking)
   return type !== "disabled"
@@ -369,9 +373,9 @@ const vendors = {
   azure: { ...generic, keyHeader: "api-key" },
   openrouter: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details" },
   snowflake: { ...generic, reasoning: unified, sendReasoningAs: "reasoning_details", emptyContent: null },
-  // api-docs.deepseek.com/guides/thinking_mode: what was thought in a turn with calls is wanted in every later request,
-  // also where it is empty (deepseek-ai/deepseek-harness discussions 739 and 1850); else it is ignored. A forced choice
-  // is a 400 while the model thinks (deepseek-ai/DeepSeek-V3 issue 1376).
+  // Every later request must include the reasoning of turns with calls, even if empty
+  // (api-docs.deepseek.com/guides/thinking_mode, deepseek-ai/deepseek-harness discussions 739 and 1850); other
+  // reasoning is ignored. While the model thinks, a forced choice is a 400 (deepseek-ai/DeepSeek-V3 issue 1376).
   deepseek: {
     ...generic,
     reasoning: switched,
@@ -380,9 +384,9 @@ const vendors = {
     missingReasoning: "",
     isThinking: unless(/deepseek-chat/)
   },
-  // Kimi. platform.moonshot.ai/docs/guide/use-kimi-k2-thinking-model: all that was thought goes back; each call needs
-  // some, and an empty text counts as none (openclaw pull requests 59689 and 74846). A forced choice is a 400 while the
-  // model thinks (UKGovernmentBEIS/inspect_ai pull request 5152).
+  // Kimi. All reasoning goes back; each call needs some, and an empty text does not count
+  // (platform.moonshot.ai/docs/guide/use-kimi-k2-thinking-model, openclaw pull requests 59689 and 74846). While the
+  // model thinks, a forced choice is a 400 (UKGovernmentBEIS/inspect_ai pull request 5152).
   moonshot: {
     ...generic,
     reasoning: switched,
@@ -390,7 +394,7 @@ const vendors = {
     missingReasoning: "(no reasoning)",
     isThinking: unless(/moonshot-v1/)
   },
-  // platform.xiaomimimo.com/docs/en-US/usage-guide/passing-back-reasoning_content: as DeepSeek.
+  // Same rules as DeepSeek (platform.xiaomimimo.com/docs/en-US/usage-guide/passing-back-reasoning_content).
   xiaomi: {
     ...generic,
     reasoning: switched,
@@ -398,18 +402,18 @@ const vendors = {
     missingReasoning: "",
     isThinking: unless(/mimo-v2-flash/)
   },
-  // docs.z.ai/guides/capabilities/thinking-mode: what was thought goes back unchanged, and is not demanded.
+  // Reasoning goes back unchanged but is not required (docs.z.ai/guides/capabilities/thinking-mode).
   zai: { ...generic, reasoning: switched, sendReasoningAs: "reasoning_content" },
   // A forced choice is a 400 while the model thinks (cloudwego/eino issue 994).
   qwen: { ...generic, reasoning: flag, isThinking: ({ enable_thinking }) => enable_thinking === true },
-  // Another id than one of nine letters and digits is a 400 (nearai/ironclaw issue 1241).
+  // An id other than nine letters and digits is a 400 (nearai/ironclaw issue 1241).
   mistral: { ...generic, includeUsage: false, required: "any", sendReasoningAs: "thinking", ids: Wire.nineIds }
 } satisfies Readonly<Record<string, Vendor>>
 
-/** A server that differs from the others. */
+/** Name of a server with its own dialect. */
 export type Name = keyof typeof vendors
 
-/** The names of the vendors. */
+/** All vendor names. */
 export const names: ReadonlyArray<string> = Object.keys(vendors)
 
 const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
@@ -425,32 +429,32 @@ const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [
   [/(^|\.)mistral\.ai$/, "mistral"]
 ]
 
-/** The host of an address, or nothing if it is none. */
+/** Returns an address's host, or an empty string for an invalid address. */
 const hostOf = (address: string): string => /^https?:\/\/([^/?#:]+)/i.exec(address.trim())?.[1]?.toLowerCase() ?? ""
 
-/** Returns the name of a known vendor. */
+/** Returns the known vendor, or `undefined` for a generic server. */
 export const vendorOf = (name: Name | undefined, baseUrl: string): Name | undefined => {
   const known = nameOf(name, baseUrl)
   return known === "generic" ? undefined : known
 }
 
-/** Returns the name of a server, by its name or else by its address. */
+/** Returns the server name: the given name, or the name for the address. */
 export const nameOf = (name: Name | undefined, baseUrl: string): Name => {
   const host = hostOf(baseUrl)
   return name ?? hosts.find(([pattern]) => pattern.test(host))?.[1] ?? "generic"
 }
 
-/** Finds the ways of a server, by its name or else by its address. */
+/** Finds the server's dialect by name, or else by address. */
 export const find = (name: Name | undefined, baseUrl: string): Vendor => vendors[nameOf(name, baseUrl)]
 
-/** The names of providers in spans, where they are others than those of the vendors. */
+/** Provider names in spans, where they differ from the vendor names. */
 const spanNames: Readonly<Record<string, string>> = {
   generic: "openai",
   azure: "azure.ai.openai",
   mistral: "mistral_ai"
 }
 
-/** Returns the name of a server's provider in spans. */
+/** Returns a server's provider name in spans. */
 export const providerOf = (name: Name | undefined, baseUrl: string): string => {
   const vendor = nameOf(name, baseUrl)
   return spanNames[vendor] ?? vendor

@@ -1,7 +1,7 @@
 /**
- * The errors of providers, as one type. The HTTP status decides before the body is read; the
- * body may be JSON in any of the shapes that providers use, a page of HTML, or nothing. Whatever is quoted from a
- * provider has the secrets of the request taken out, because servers are known to quote them back.
+ * Turns provider errors into one type. The HTTP status decides before the body is read; the body may be JSON in any
+ * provider's shape, an HTML page, or empty. Every quotation is redacted first, because servers are known to echo
+ * request secrets.
  */
 import * as DateTime from "effect/DateTime"
 import * as Option from "effect/Option"
@@ -16,7 +16,7 @@ export type Reason = Adapter.AdapterError["reason"]
 /** A protocol's own error types, codes and statuses. They take precedence over an HTTP status below 500. */
 export type Words = ReadonlyArray<readonly [words: RegExp, reason: Reason]>
 
-/** The origin of an error, as far as it is known without reading its body. */
+/** Error origin, known without reading the body. */
 export interface Origin {
   readonly provider: string
   readonly secrets: ReadonlyArray<Redacted.Redacted<string>>
@@ -24,25 +24,25 @@ export interface Origin {
   readonly words: Words
 }
 
-/** The content of an error body, whatever its form. */
+/** Contents of an error body, in any shape. */
 interface Said {
   readonly message?: string | undefined
   readonly type?: string | undefined
   readonly code?: string | undefined
-  /** A status as text, next to the number. */
+  /** Status as text, beside the number. */
   readonly statusWord?: string | undefined
   readonly status?: number | undefined
   readonly requestId?: string | undefined
-  /** The reasons that the details give: names of quotas, and why a key was refused. */
+  /** Reasons given in the details: quota names, and why a key was refused. */
   readonly reasons: string
   readonly retryAfterMillis?: number | undefined
   readonly error?: Json.JsonObject
 }
 
-/** The length of the longest detail that is taken over from a provider. */
+/** Maximum length of a detail quoted from a provider. */
 export const longestDetail = 1000
 
-/** The length from which a body may be the beginning of a longer one, of which no more was read. */
+/** Length at which a body may have been cut while reading. */
 const longestWhole = 16 * 1024
 
 const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>): string =>
@@ -53,11 +53,11 @@ const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>)
     { end: text.length >= longestWhole }
   )
 
-/** The provider's name for a request, by the headers of its answer. */
+/** Returns the provider's request id from the answer headers. */
 export const requestIdOf = (headers: Headers): string | undefined =>
   ["x-request-id", "request-id", "apim-request-id"].map((name) => headers[name]).find((id) => Boolean(id))
 
-/** An error that was found here: its detail quotes no provider. */
+/** Makes an error found on this side: its detail quotes no provider. */
 export const make = (origin: Origin, reason: Reason, detail: string): Adapter.AdapterError =>
   new Adapter.AdapterError({
     reason,
@@ -78,7 +78,7 @@ const fromSaid = (origin: Origin, said: Said, reason: Reason, detail: string): A
   })
 }
 
-/** The error that an HTTP answer stands for. `now` is the time that a date in its headers is compared with. */
+/** Makes the error of an HTTP answer. `now` is compared with dates in the headers. */
 export const fromResponse = (
   origin: Origin,
   response: { readonly status: number; readonly headers: Headers },
@@ -102,11 +102,11 @@ export const fromResponse = (
   )
 }
 
-/** The detail of a redirect. The query string of its address, which may hold secrets, is left out. */
+/** Describes a redirect. The address loses its query string, since this may contain secrets. */
 const redirected = (location: string | undefined): string =>
   `the server redirects${location === undefined ? "" : ` to ${location.replace(/[?#].*$/s, "")}`}; change the base URL`
 
-/** The error that a piece of a stream carries, or nothing. `isError`: the wire marked the piece as an error. */
+/** Finds the error in a stream chunk. With `isError`, the wire marked the chunk as an error. */
 export const fromChunk = (
   origin: Origin,
   chunk: Json.JsonObject,
@@ -122,7 +122,7 @@ export const fromChunk = (
   return Option.some(fromSaid(origin, { ...said, retryAfterMillis }, reason, said.message ?? text))
 }
 
-/** An error of a reply that had a finish reason: the provider's own is kept. */
+/** Adds the provider's finish reason to the error, if the reply had a reason. */
 export const ended = (error: Adapter.AdapterError, word: string | undefined): Adapter.AdapterError => {
   if (word === undefined) return error
   const { cause, metadata } = error
@@ -141,14 +141,14 @@ const string = (value: unknown): string | undefined => {
   return typeof value === "string" && value !== "" ? value : undefined
 }
 
-/** A text that is no number. */
+/** Returns a text that is not a number. */
 const word = (value: unknown): string | undefined =>
   typeof value === "string" && /[a-z]/i.test(value) ? value : undefined
 
-/** The content of an error body that was written as an event. */
+/** Returns an error body written as an event. */
 const payload = (text: string): string => /^data: ?(.*)$/m.exec(text)?.[1] ?? ""
 
-/** The object with the message: under `error`, or the body itself, or the first of a list. */
+/** Finds the object with the message: under `error`, at the top, or first in a list. */
 const read = (text: string): Said => {
   const parsed = Result.getOrUndefined(Result.orElse(Json.parseWire(text), () => Json.parseWire(payload(text))))
   const body: unknown = Array.isArray(parsed) ? parsed[0] : parsed
@@ -173,13 +173,13 @@ const reasonsOf = (details: ReadonlyArray<Json.JsonObject>): string =>
   details.flatMap(({ reason, violations }) => [reason, ...Wire.list(violations).map(({ quotaId }) => quotaId)])
     .map(word).filter((reason) => reason !== undefined).join(" ")
 
-/** The delay that some providers state in the body only. */
+/** Reads the delay some providers state only in the body. */
 const retryDelay = (details: ReadonlyArray<Json.JsonObject>): number | undefined => {
   const delay = details.find((detail) => "retryDelay" in detail)?.["retryDelay"]
   return typeof delay === "string" ? positive(Number.parseFloat(delay) * 1000) : undefined
 }
 
-/** A body that is no JSON, in one line: the title of a page, or the beginning of a text. */
+/** Describes a body other than JSON in one line: a page title, or the beginning of the text. */
 export const describe = (text: string): string => {
   const title = /<title[^>]*>([^<]*)<\/title>/i.exec(text)?.[1]
   return (title ?? text.replaceAll(/<[^>]*>/g, " ")).replaceAll(/\s+/g, " ").trim().slice(0, 200)
@@ -190,16 +190,18 @@ const positive = (value: number): number | undefined => Number.isFinite(value) &
 // ---------------------------------------------------------------------------------------------------------------------
 // reasons
 
-/** Returns `true` if a status is transient, and a header that names a delay is meant for this answer. */
+/** Returns `true` for transient statuses, whose delay headers apply to this answer. */
 const canHeal = (status: number): boolean => status === 408 || status === 409 || status === 429 || status >= 500
 
-/** Returns the provider's own word on whether to send the same request again, if it has one. */
+/** Returns the provider's own retry advice, if any. */
 export const retryWord = (headers: Headers): boolean | undefined => {
   const word = headers["x-should-retry"]
   return word === "true" || word === "false" ? word === "true" : undefined
 }
 
-/** Returns `true` if the same request may succeed later. The provider's own header takes precedence over the status. */
+/**
+ * Returns `true` if the same request may succeed later. The provider's own header takes precedence over the status.
+ */
 export const isWorthRetrying = (error: Adapter.AdapterError, headers: Headers): boolean =>
   retryWord(headers) ?? (canHeal(error.status ?? 0) && error.reason !== "quota_exceeded")
 
@@ -219,7 +221,7 @@ const byStatus: { readonly [status: number]: Reason } = {
   429: "rate_limited"
 }
 
-/** The reason of an error inside a stream, which has no HTTP status. */
+/** Error words inside a stream, where no HTTP status exists. */
 const byWord: Words = [
   [/rate_limit/i, "rate_limited"],
   [/authentication|permission|invalid_api_key/i, "authentication_failed"],
@@ -238,7 +240,7 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
   if (own !== undefined) return own
   if (status !== 401 && quotaWords.test(text)) return "quota_exceeded"
   const isRefused = status === undefined || (status >= 400 && status < 500 && status !== 401 && status !== 403)
-  // The message of a rate limit may name too many tokens, too.
+  // Rate limit messages may mention too many tokens, too.
   if (isRefused && status !== 429 && contextWords.test(text)) return "context_length_exceeded"
   if (isRefused && filterWords.test(text)) return "content_filter"
   if (status === undefined) return firstReason(byWord, words) ?? firstReason(byWord, text) ?? "unknown"
@@ -248,15 +250,15 @@ const reasonOf = (origin: Origin, status: number | undefined, said: Said): Reaso
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// the delay that headers ask for: `retry-after`, or, where a limit is used up, the time at which it is full again; and
-// the one in the text of an error, where no header has it. Providers write times in every way there is
+// Delays: `retry-after`, or, with a limit used up, the refill time in the headers; otherwise the delay in the error
+// text. Providers write times in every possible format.
 
 type Headers = Readonly<Record<string, string | undefined>>
 
-/** A proxy passes on the error of the provider behind it. */
+/** A proxy prefixes the headers it forwards from its provider. */
 const prefixes = ["", "llm_provider-"] as const
 
-/** The delay in milliseconds, if one is named. `now` is the time that dates are compared with. */
+/** Returns the delay in milliseconds, if the headers name a delay. `now` is compared with dates. */
 export const delayOfHeaders = (headers: Headers, now: number): number | undefined =>
   prefixes.map((prefix) => statedDelay(headers, prefix, now)).find((delay) => delay !== undefined) ??
     refillDelay(headers, now)
@@ -277,7 +279,7 @@ const untilDate = (text: string, now: number): number | undefined =>
 
 const resetName = /^(llm_provider-)?(x-ratelimit-reset(-[a-z0-9-]+)?|anthropic-ratelimit-[a-z-]+-reset)$/
 
-/** Returns the time until the last of the limits that are used up is full again. */
+/** Returns the time until every exhausted limit is full again. */
 const refillDelay = (headers: Headers, now: number): number | undefined => {
   const delays = Object.entries(headers).flatMap(([name, value]) => {
     if (value === undefined || !resetName.test(name)) return []
@@ -288,22 +290,22 @@ const refillDelay = (headers: Headers, now: number): number | undefined => {
   return delays.length === 0 ? undefined : Math.max(...delays)
 }
 
-/** Reasons that pass, so that a delay in the text of the error is one that it asks for. */
+/** Transient reasons: only for these does a delay in the error text mean "retry later". */
 const passing: ReadonlyArray<Reason> = ["rate_limited", "provider_unavailable", "timeout"]
 
 const asking =
   /\b(?:(?:try(?:ing)? again|retry(?:ing)?|resets?) (?:in|after)|wait(?: for)?) (?:about |another )?(?=\d)/gi
 
-/** A number and its unit. The digits are bounded, so that no text takes longer than its length. */
+/** A number and its unit. Bounded digits keep matching linear. */
 const amount =
   /(\d{1,9}(?:\.\d{1,9})?) ?(ms|millis(?:econds?)?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])(?:, ?| and | )?/iy
 
 const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 
-/** A unit by its first letter, which milliseconds share with minutes. */
+/** Returns a unit's length in milliseconds, by its first letter; milliseconds share theirs with minutes. */
 const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms" : name.charAt(0).toLowerCase()] ?? 0
 
-/** The amounts of time that stand in a text from a position on, added up, and the position behind them. */
+/** Sums the durations in a text from `start` on, and returns the position behind them. */
 const amountsAt = (text: string, start: number): { readonly millis: number; readonly end: number } => {
   let millis = 0
   let end = start
@@ -316,8 +318,8 @@ const amountsAt = (text: string, start: number): { readonly millis: number; read
 }
 
 /**
- * The delay that an error asks for in words: "try again in 20 seconds", "retry after 6m0s". Of several the first one
- * that has a unit counts.
+ * Returns the delay an error asks for in words: "try again in 20 seconds", "retry after 6m0s". The first duration with
+ * a unit counts.
  */
 export const delayInText = (reason: Reason, text: string): number | undefined => {
   if (!passing.includes(reason)) return undefined
@@ -328,7 +330,7 @@ export const delayInText = (reason: Reason, text: string): number | undefined =>
   return undefined
 }
 
-/** A duration in units, seconds, seconds or milliseconds since 1970, or a date. */
+/** Parses a duration in units, plain seconds, seconds or milliseconds since 1970, or a date. */
 const untilReset = (text: string, now: number): number | undefined => {
   const number = Number(text)
   if (text !== "" && !Number.isNaN(number)) {

@@ -1,6 +1,6 @@
 /**
- * Reads a Gemini reply: its calls, what stands beside its parts, and its turn both ways, as a message keeps it and
- * as it goes back.
+ * Reads a Gemini reply: its calls, the details beside its parts, and its turn in both directions, as a message stores
+ * it and as it goes back.
  */
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
@@ -9,40 +9,40 @@ import type * as Answer from "./answerBody.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
-/** The key of what has to go back to this protocol, and to no other. */
+/** Metadata key for values sent back to this protocol only. */
 export const metadataKey = "gemini"
 
 interface Call {
   readonly name: string
   readonly wireId: string | undefined
   metadata: Json.JsonObject
-  /** The arguments, once they are final. */
+  /** Arguments, once final. */
   text: string | undefined
   isFinal: boolean
-  /** `true` if the pieces of its arguments do not fit together. */
+  /** `true` if the argument pieces contradict each other. */
   isLost: boolean
-  /** The call as it is emitted. A call that may have run at the provider is held back until then. */
+  /** The emitted call. Until a call is known to belong to this side, it is held back. */
   emitted: ToolCalls.Call | undefined
 }
 
 /**
- * The calls of a reply. A call normally comes whole in one part, without an id, and is complete at once; some models
- * stream its arguments as values of paths. A call of a tool that was never declared may have run at the provider, which
- * shows when its answer follows in the same reply: until then it is held back, so that it is not run here.
+ * Collects the calls of a reply. A call normally comes whole in one part, without an id, and is complete at once; some
+ * models stream its arguments as path values. A call to an undeclared tool may have run at the provider: its answer
+ * then follows in the same reply. Such a call is held back until then, so this side does not run it.
  */
 export class Calls {
   private readonly declared: ReadonlySet<string>
   private readonly calls: ToolCalls.WireCalls
-  /** The calls that are not emitted yet, in their order, all of them and those of each name. */
+  /** Calls not yet emitted, in order: all, and by name. */
   private readonly held = new Set<Call>()
   private readonly heldByName = new Map<string, Set<Call>>()
-  /** The calls with an id, which a server may repeat as they are. */
+  /** Calls by id. A server may repeat such a call unchanged. */
   private readonly byWireId = new Map<string, Call>()
-  /** The call that further parts continue. `isAnnounced`: its own part says that they come. */
+  /** The call continued by further parts. `isAnnounced`: its own part announced them. */
   private open: { readonly call: Call; readonly args: PathArguments; readonly isAnnounced: boolean } | undefined
-  /** The reason why the reply cannot be trusted, if it cannot. */
+  /** Reason the reply cannot be trusted, if any. */
   problem: string | undefined
-  /** `true` if pieces of arguments came that may be some of the next call's. */
+  /** `true` after stray argument pieces, possibly meant for the next call. */
   private hasStrays = false
 
   constructor(makeId: () => string, declared: ReadonlySet<string>) {
@@ -50,12 +50,12 @@ export class Calls {
     this.calls = new ToolCalls.WireCalls(makeId, metadataKey)
   }
 
-  /** All calls, in the order in which they were emitted. */
+  /** All calls, in the order they were emitted. */
   get toolCalls(): ReadonlyArray<Message.ToolCall> {
     return this.calls.completed
   }
 
-  /** Reads a part with a call. Gives the call if the part opens one. */
+  /** Reads a part with a call. Returns the call if the part opens a new call. */
   read(value: Json.JsonObject, signature: string | undefined, out: Answer.Out): Call | undefined {
     const name = Wire.string(value["name"])
     const wireId = Wire.string(value["id"])
@@ -76,7 +76,7 @@ export class Calls {
     return call
   }
 
-  /** Returns `true` if a part repeats a whole call: another call of its id has another name or other arguments. */
+  /** Returns `true` if a part repeats a whole call. Another call with the same id differs in name or arguments. */
   private isRepeated(value: Json.JsonObject, name: string, wireId: string | undefined): boolean {
     const known = wireId === undefined ? undefined : this.byWireId.get(wireId)
     return known?.isFinal === true && known.name === name && known.text === JSON.stringify(value["args"] ?? {})
@@ -89,7 +89,7 @@ export class Calls {
   private begin(call: Call, value: Json.JsonObject, out: Answer.Out): void {
     this.releaseDeclared(out)
     const isAnnounced = value["willContinue"] === true || Array.isArray(value["partialArgs"])
-    // A call that comes without arguments may have them in the parts behind it.
+    // A call without arguments may receive them in later parts.
     if (isAnnounced || value["args"] === undefined) {
       this.open = { call, args: new PathArguments(), isAnnounced }
       this.open.args.isLost = this.hasStrays
@@ -98,21 +98,21 @@ export class Calls {
     } else this.finish(call, JSON.stringify(value["args"] ?? {}), out)
   }
 
-  /** A part without a name continues the open call, and closes it unless it announces more. */
+  /** Continues the open call with a nameless part, and closes it unless more is announced. */
   private proceed(value: Json.JsonObject, out: Answer.Out): void {
     if (this.open === undefined) return this.stray(value)
     this.open.args.take(value)
     if (value["willContinue"] !== true) this.close(out)
   }
 
-  /** Pieces of no open call: those of one that is complete cannot be added, and those of the next one lack its name. */
+  /** Handles pieces without an open call: a complete call cannot grow, and the next call still lacks its name. */
   private stray({ args, partialArgs }: Json.JsonObject): void {
     if (Wire.list(partialArgs).length === 0 && Object.keys(Wire.object(args)).length === 0) return
     if (this.calls.all.some((call) => !call.isExecuted)) this.problem = ToolCalls.contradiction
     this.hasStrays = true
   }
 
-  /** The reply continues with something else: a call that did not announce its arguments has none. */
+  /** Moves past the open call. A call without announced arguments has none at all. */
   moveOn(out: Answer.Out): void {
     if (this.open?.isAnnounced === false) this.close(out)
   }
@@ -143,7 +143,7 @@ export class Calls {
     this.heldByName.get(call.name)?.delete(call)
   }
 
-  /** Emits the calls that are known to be this side's, up to the first that may not be. */
+  /** Emits the held calls, up to the first undeclared name. */
   private releaseDeclared(out: Answer.Out): void {
     for (const call of this.held) {
       if (!this.declared.has(call.name)) return
@@ -167,7 +167,7 @@ export class Calls {
     this.calls.settle(emitted, out)
   }
 
-  /** An answer in the same reply: the first call of that name ran at the provider. */
+  /** Handles an answer in the same reply: the first call by that name ran at the provider. */
   answered(name: string, out: Answer.Out): void {
     this.close(out)
     const [call] = this.heldByName.get(name) ?? []
@@ -177,7 +177,7 @@ export class Calls {
     this.releaseDeclared(out)
   }
 
-  /** Lists what ran at the provider. */
+  /** Lists a provider-executed call. */
   execute(name: string, args: Json.JsonObject, out: Answer.Out): void {
     const call = this.calls.open(undefined, {}, true)
     this.calls.name(call, name, out)
@@ -185,10 +185,7 @@ export class Calls {
     this.calls.complete(call, ToolCalls.ofValue(args), out)
   }
 
-  /**
-   * The reply has ended: what is held back is this side's. A call that is still open is lost, unless no piece of its
-   * arguments ever came.
-   */
+  /** Ends the reply. Held calls belong to this side. An open call is lost, unless its arguments never began. */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     for (const call of this.held) this.release(call, out)
     const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined
@@ -207,7 +204,7 @@ type Container = Record<string, unknown> | Array<unknown>
 
 const step = /\.([^.[\]'"]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]/y
 
-/** The keys of a path, or nothing if it is none. */
+/** Parses a path into its keys. Returns `undefined` for an invalid path. */
 const keysOf = (path: string): ReadonlyArray<Key> | undefined => {
   if (!path.startsWith("$")) return undefined
   const keys: Array<Key> = []
@@ -230,7 +227,7 @@ const valueOf = (piece: Json.JsonObject): unknown => {
 
 const isContainer = (value: unknown): value is Container => typeof value === "object" && value !== null
 
-/** Returns `true` if a container can have a member of that key: a list has no gaps. */
+/** Returns `true` if a container can have a member with that key: a list has no gaps. */
 const fits = (container: Container, key: Key): boolean =>
   Array.isArray(container) ? typeof key === "number" && key <= container.length : typeof key === "string"
 
@@ -238,12 +235,12 @@ const own = (container: Container, key: Key): unknown =>
   Object.hasOwn(container, key) ? (container as Record<Key, unknown>)[key] : undefined
 
 /**
- * Arguments that arrive as values of paths: `$.city` is `"Os"`, `$.city` continues with `"lo"`, `$.days[0]` is 3. The
- * work is linear in the pieces. What the pieces cannot mean together is lost, never guessed: a path that is none, a
- * list with gaps, a member of what is no object.
+ * Assembles arguments arriving as path values: `$.city` is `"Os"`, `$.city` continues with `"lo"`, `$.days[0]` is 3.
+ * The work is linear in the pieces. Contradictory pieces make the arguments lost, never guessed: an invalid path, a
+ * list with gaps, a member inside a plain value.
  */
 class PathArguments {
-  /** `true` once a piece did not fit: what is there then is not what was meant. */
+  /** `true` once a piece did not fit, so that the arguments cannot be trusted. */
   isLost = false
   hasBegun = false
   private readonly root: Record<string, unknown> = {}
@@ -252,7 +249,7 @@ class PathArguments {
     return JSON.stringify(this.root)
   }
 
-  /** Takes what a part has: members that came whole, and pieces. */
+  /** Adds a part's arguments: whole members and pieces. */
   take({ args, partialArgs }: Json.JsonObject): void {
     for (const [name, value] of Object.entries(Wire.object(args))) this.set([name], value)
     for (const piece of Wire.list(partialArgs)) this.add(piece)
@@ -288,7 +285,7 @@ class PathArguments {
   }
 }
 
-/** Pieces of one text follow each other; any other value replaces what was there. */
+/** Joins two pieces of a text; any other value replaces the known value. */
 const joined = (known: unknown, value: unknown): unknown =>
   typeof known === "string" && typeof value === "string" ? known + value : value
 
@@ -300,7 +297,9 @@ const partial: { readonly [name: string]: ReadonlyArray<string> } = {
   logprobsResult: ["chosenCandidates", "topCandidates"]
 }
 
-/** The latest value of each field counts, but citations and probabilities come in pieces and are gathered. */
+/**
+ * Gathers details. The latest value of each field counts; citations and probabilities arrive in pieces and accumulate.
+ */
 export class Details {
   private readonly members = new Map<string, unknown>()
   private readonly lists = new Map<string, Array<unknown>>()
@@ -325,7 +324,7 @@ export class Details {
     }
   }
 
-  /** The hosted tools that show in nothing but what they found, by the names that requests have for them. */
+  /** Hosted tools visible only through their findings, under the names requests use. */
   get hosted(): ReadonlyArray<readonly [name: string, args: Json.JsonObject]> {
     const { webSearchQueries } = Wire.object(this.members.get("groundingMetadata"))
     const queries = Array.isArray(webSearchQueries) ? webSearchQueries.filter((query) => query !== "") : []
@@ -350,12 +349,11 @@ export class Details {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// turns: the protocol ties its signatures to parts, so every signed part goes back as it came and where it came; so do
-// images, and the parts of tools that ran at the provider. A turn of plain text and calls needs none of this: a call
-// carries its own signature. For any other turn a reasoning part without text keeps the order, counting characters of
-// the message's text instead of repeating them.
+// Turns. The protocol ties signatures to parts, so every signed part goes back unchanged and in place. The same holds
+// for images and provider tool parts. A plain turn of text and calls needs nothing: a call carries its own signature.
+// For any other turn, an empty reasoning part keeps the order, with character counts instead of copies of the text.
 
-/** Something of a turn, at its place. */
+/** A turn item, in its place. */
 type Item =
   | { readonly _tag: "Text"; length: number; readonly signature: string | undefined }
   | { readonly _tag: "Thought"; readonly index: number }
@@ -392,7 +390,7 @@ export class Turn {
     this.items.push({ _tag: "Raw", part })
   }
 
-  /** The reasoning of the message, and with it what else has to go back. */
+  /** The message's reasoning, including everything else to send back. */
   get reasoning(): ReadonlyArray<Message.Part> {
     const thoughts = this.thoughts.map(({ signature, text }): Message.Part => ({
       type: "reasoning",
@@ -404,7 +402,7 @@ export class Turn {
     return [...thoughts, { type: "reasoning", text: "", metadata: { [metadataKey]: { parts } } }]
   }
 
-  /** Unsigned text, then calls: the order that a message implies. */
+  /** `true` for unsigned text followed by calls: the order a message implies. */
   private get isPlain(): boolean {
     return this.items.every((item, index) =>
       item._tag === "Call" || (item._tag === "Text" && item.signature === undefined && index === 0)
@@ -412,7 +410,7 @@ export class Turn {
   }
 }
 
-/** A place in the order, as it is kept. */
+/** Encodes a place in the order for storage. */
 const kept = (item: Item): Json.JsonObject => {
   switch (item._tag) {
     case "Text":
@@ -428,14 +426,14 @@ const kept = (item: Item): Json.JsonObject => {
   }
 }
 
-/** Returns what a message keeps of a token by which the server continues the reply. */
+/** Stores the server's continuation token in a message part. */
 export const continuing = (continuationToken: string): Message.Part => ({
   type: "reasoning",
   text: "",
   metadata: { [metadataKey]: { continuationToken } }
 })
 
-/** Returns the token by which a server continues a message, if the message has one of this server's. */
+/** Returns a message's continuation token, if this server made the token. */
 export const tokenOf = (message: Message.Message, server: string): string | undefined => {
   const kept = message.role === "assistant" ? Media.keptIn(message.reasoning ?? [], metadataKey) : []
   return kept.filter((own) => Wire.isMadeBy(server, own)).map((own) => Wire.string(own["continuationToken"])).find(
@@ -443,7 +441,7 @@ export const tokenOf = (message: Message.Message, server: string): string | unde
   )
 }
 
-/** The parts of an assistant message for a server. Media are what its content holds of images and files. */
+/** Returns an assistant message's parts for a server. `media` are the images and files in its content. */
 export const parts = (
   message: Message.Message,
   media: ReadonlyArray<Json.JsonObject>,
@@ -460,7 +458,7 @@ export const parts = (
     : ordered(items, texts, message.reasoning ?? [], calls, callPart)
 }
 
-/** The parts in the order that is kept with a message. `texts` are the pieces of its text, by item. */
+/** Restores the stored order. `texts` are the text pieces, by item. */
 const ordered = (
   order: ReadonlyArray<Json.JsonObject>,
   texts: ReadonlyArray<string>,
@@ -486,8 +484,8 @@ const thoughtPart = (part: Message.Part | undefined): ReadonlyArray<Json.JsonObj
     : []
 
 /**
- * Returns the id of a call for a server: the one that this server gave it, which many do not. The id of another server
- * stays here: Vertex AI refused those of the Gemini API (BerriAI/litellm pull request 28324).
+ * Returns a call's id for a server: only an id the same server gave, and many give none. Vertex AI refused ids from the
+ * Gemini API (BerriAI/litellm pull request 28324).
  */
 export const idFor = (server: string, call: Message.ToolCall | undefined): Json.JsonObject => {
   const kept = Wire.object(call?.metadata[metadataKey])

@@ -1,7 +1,7 @@
 /**
- * Writes a Gemini request: the thread as turns of a user and a model with the system text apart, the tools and their
- * schemas, the form of the answer, and how much the model may think. All results of a turn stand in one content, in the
- * order of the calls. Content that the protocol cannot express is refused by name before anything is sent.
+ * Writes a Gemini request: the thread as user and model turns with the system text apart, the tools with their schemas,
+ * the answer format, and thinking. All results of a turn share one content, in call order. Content the protocol cannot
+ * express is refused by name before anything is sent.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
@@ -24,23 +24,23 @@ interface Called {
   readonly place: number
 }
 
-/** An answer, and its call, if the thread has that. */
+/** An answer, and its call if the thread has it. */
 interface Answer {
   readonly message: Message.Message
   readonly called: Called | undefined
 }
 
-/** `isSigned`: the model requires a signature on the first call of each turn. */
+/** Writes a thread. With `isSigned`, the model requires a signature on each turn's first call. */
 export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolean, server: string): Contents => {
   const system: Array<Json.JsonObject> = []
   const contents: Array<{ readonly role: string; readonly parts: ReadonlyArray<Json.JsonObject> }> = []
-  /** The calls of each id in the latest message that has some. */
+  /** Calls by id, from the latest message with that id. */
   const calls = new Map<string, Array<Called>>()
   let answers: Array<Answer> = []
   const add = (role: string, parts: ReadonlyArray<Json.JsonObject>): void => {
     const last = contents.at(-1)
     if (parts.length === 0) return
-    // Consecutive model messages are one turn. A user's contents stay apart: answers are counted against their calls.
+    // Consecutive model messages form one turn. User contents stay apart: the protocol counts answers against calls.
     if (role === "model" && last?.role === role) {
       contents[contents.length - 1] = { role, parts: [...last.parts, ...parts] }
     } else contents.push({ role, parts })
@@ -73,8 +73,8 @@ export const write = (messages: ReadonlyArray<Message.Message>, isSigned: boolea
 }
 
 /**
- * Returns a thread without the replies at its end that the server continues by a token, and the last one's token. The
- * server wants the request again that the first of them answers.
+ * Cuts off the trailing replies a token continues, and returns the last token. The server expects the original request
+ * again.
  */
 export const continued = (
   messages: ReadonlyArray<Message.Message>,
@@ -90,7 +90,7 @@ const systemParts = (message: Message.Message): ReadonlyArray<Json.JsonObject> =
   return text === "" ? [] : [{ text }]
 }
 
-/** Calls of another provider's model, or of a thread made by hand, have no signature; this one is known to pass. */
+/** Placeholder signature accepted by the server, for calls from another provider's model or a handmade thread. */
 const anySignature = "skip_thought_signature_validator"
 
 const modelParts = (
@@ -111,7 +111,7 @@ const modelParts = (
 // ---------------------------------------------------------------------------------------------------------------------
 // answers
 
-/** Takes the call that the next answer is for. Answers to calls of one id are in the order of these. */
+/** Takes the call for the next answer. Answers sharing a call id follow call order. */
 const taken = (calls: Array<Called> | undefined): Called | undefined =>
   calls !== undefined && calls.length > 1 ? calls.shift() : calls?.[0]
 
@@ -119,7 +119,7 @@ const placeOf = ({ called }: Answer): number => called?.place ?? Number.MAX_SAFE
 
 const nameOf = ({ called, message }: Answer): string | undefined => called?.call.name ?? message.name
 
-/** The protocol matches by id where the call had one, else by name and order. */
+/** Writes an answer. The protocol matches by id if the call had an id, otherwise by name and order. */
 const answerPart = (answer: Answer, server: string): Json.JsonObject => ({
   functionResponse: {
     ...GeminiReply.idFor(server, answer.called?.call),
@@ -128,7 +128,10 @@ const answerPart = (answer: Answer, server: string): Json.JsonObject => ({
   }
 })
 
-/** A result has to be an object: a text that is a JSON object is that object, any other stands under `result`. */
+/**
+ * Returns a result as an object, as the protocol requires: JSON object text becomes that object, other text goes under
+ * `result`.
+ */
 const response = (answer: Message.Message): Json.JsonObject => {
   const text = Media.textWith(answer.content, isHeld)
   const parsed = isExact(text) ? ToolCalls.ofText(text) : undefined
@@ -137,15 +140,12 @@ const response = (answer: Message.Message): Json.JsonObject => {
   return told ?? { result: text }
 }
 
-/**
- * Returns `true` if a text is an object that comes out of JSON as it went in: no number is longer than a double can
- * hold.
- */
+/** Returns `true` if a text is an object that JSON reproduces exactly: no number exceeds double precision. */
 const isExact = (text: string): boolean => text.trimStart().startsWith("{") && !/\d{16}/.test(text)
 
 /**
- * Returns the content that an answer cannot hold, such as an image: it follows the answers of its turn. The model knows
- * no ids of calls.
+ * Returns content an answer cannot hold, such as images. It follows the turn's answers, since the model sees no call
+ * ids.
  */
 const attachments = (answer: Message.Message, from: string): ReadonlyArray<Json.JsonObject> => {
   const media = Media.held(answer.content, isHeld).map(mediaPart)
@@ -154,7 +154,7 @@ const attachments = (answer: Message.Message, from: string): ReadonlyArray<Json.
 
 const readable = /^(image\/(png|jpe?g|webp|hei[cf]|\*)|audio\/.*|video\/.*|application\/pdf)$/
 
-/** Returns `true` for content that the model reads beside an answer. */
+/** Returns `true` for content the model can read beside an answer. */
 const isHeld = (media: Media.Media): boolean => {
   if (mediaProblem("tool", media) !== undefined) return false
   const type = Media.plainTypeOf(media) ?? (media.type === "image" ? "image/png" : undefined)
@@ -182,7 +182,7 @@ const mediaPart = (media: Media.Media): Json.JsonObject => {
   return { inlineData: { mimeType, data: url.slice(found[0].length) } }
 }
 
-/** The image or file that a part of a reply holds. */
+/** Returns the image or file in a reply part. */
 export const media = (part: Json.JsonObject): ReadonlyArray<Message.Part> => {
   const { data } = Wire.object(part["inlineData"])
   const { fileUri } = Wire.object(part["fileData"])
@@ -217,13 +217,13 @@ const mediaProblem = (role: Message.Role, { data, type, url }: Media.Media): str
 // ---------------------------------------------------------------------------------------------------------------------
 // tools, the form of the answer, thinking
 
-/** The amount that a model may think, and whether the reply holds its thoughts. */
+/** Thinking allowance, and the choice to include thoughts in the reply. */
 export interface Reasoning extends WireProtocol.Reasoning {
-  /** `false` keeps the summary of the thoughts out of the reply. `true` by default. */
+  /** `false` omits the thought summary from the reply. `true` by default. */
   readonly includeThoughts?: boolean
 }
 
-/** The way in which schemas are written, and whether the model is always held to them. */
+/** Schema form, and the choice to enforce schemas always. */
 export interface Options {
   readonly schemas?: "jsonSchema" | "openApi"
   readonly strict?: boolean
@@ -261,7 +261,7 @@ export const responseFormat = (options: Options, format: Adapter.ResponseFormat 
     : { responseMimeType, responseJsonSchema: jsonSchema(format.schema) }
 }
 
-/** The token budgets that Google's compatibility layer uses for effort levels, where a model accepts no levels. */
+/** Token budgets for models without effort levels, as in Google's compatibility layer. */
 const budgets: { readonly [effort: string]: number } = { none: 0, minimal: 1024, low: 1024, medium: 8192, high: 24_576 }
 
 export const thinking = (reasoning: Reasoning | undefined, model: string): Json.JsonObject => {
@@ -273,7 +273,7 @@ export const thinking = (reasoning: Reasoning | undefined, model: string): Json.
   return { thinkingConfig: { ...level, includeThoughts } }
 }
 
-/** A caller's own members over ours: objects are merged, and tools are added. */
+/** Merges a caller's members over the adapter's own: objects merge, tools are added. */
 export const merged = (base: Json.JsonObject, extra: Json.JsonObject = {}): Json.JsonObject => {
   const members = Object.entries(extra).map(([key, value]) => {
     const known = base[key]
@@ -284,14 +284,13 @@ export const merged = (base: Json.JsonObject, extra: Json.JsonObject = {}): Json
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// schemas: the newer fields take JSON Schema as it is, but for one keyword that they pass over. The older ones take a
-// subset of OpenAPI's schemas and refuse a request for any keyword besides: there references are written out, what
-// cannot be said is left out, and a schema never asks for more than it did. Arguments are decoded with the tool's own
-// schema in any case.
+// Schemas. The newer fields take JSON Schema unchanged, ignoring one keyword. The older fields take a subset of OpenAPI
+// schemas and refuse any other keyword: references are inlined, inexpressible constraints dropped, and a schema never
+// becomes stricter. The tool's own schema decodes arguments in any case.
 
 type Definitions = Readonly<Record<string, unknown>>
 
-/** The definitions known where a reference is written out, and the references around it; "#" names the whole schema. */
+/** Definitions known while inlining a reference, and the enclosing references; "#" names the whole schema. */
 interface Place {
   readonly definitions: Definitions
   readonly within: ReadonlyArray<string>
@@ -300,7 +299,7 @@ interface Place {
 const schemaMaps = ["properties", "$defs", "definitions", "patternProperties"]
 const plainValues = ["enum", "default", "examples", "required"]
 
-/** The same schema; `const`, which is not read, is an `enum` of one. */
+/** Rewrites `const`, which the server ignores, as an `enum` with one value. */
 export const jsonSchema = (schema: Json.JsonObject): Json.JsonObject => Wire.object(mended(schema))
 
 const mended = (schema: unknown): unknown => {
@@ -319,7 +318,7 @@ const mapped = (schemas: Json.JsonObject, convert: (schema: unknown) => unknown)
 
 const always = ["title", "description", "nullable"]
 
-/** The further keywords that are allowed for a type. */
+/** Further keywords allowed per type. */
 const ofType: { readonly [type: string]: ReadonlyArray<string> } = {
   STRING: ["minLength", "maxLength", "pattern"],
   NUMBER: ["minimum", "maximum"],
@@ -334,7 +333,7 @@ const formats: { readonly [type: string]: ReadonlyArray<unknown> } = {
   INTEGER: ["int32", "int64"]
 }
 
-/** The schema in the subset of OpenAPI. */
+/** Converts a schema to the OpenAPI subset. */
 export const openApi = (schema: Json.JsonObject): Json.JsonObject =>
   converted(schema, {
     definitions: { ...Wire.object(schema["definitions"]), ...Wire.object(schema["$defs"]) },
@@ -359,7 +358,7 @@ const converted = (input: unknown, place: Place): Json.JsonObject => {
 const picked = (schema: Json.JsonObject, names: ReadonlyArray<string>): Json.JsonObject =>
   Object.fromEntries(Object.entries(schema).filter(([name]) => names.includes(name)))
 
-/** A reference is what it refers to; one to a schema that it stands in is cut. Parts that all hold are one schema. */
+/** Resolves references and merges `allOf` parts. A reference to an enclosing schema becomes a plain object. */
 const resolved = (
   schema: Json.JsonObject,
   place: Place
@@ -396,7 +395,7 @@ const both = (left: Json.JsonObject, right: Json.JsonObject): Json.JsonObject =>
   }
 }
 
-/** The schemas that a value may fit, one of several: of several types, or named as alternatives. */
+/** Returns the alternatives in a schema: several types, or named variants. */
 const alternatives = (
   schema: Json.JsonObject
 ): { readonly variants: ReadonlyArray<Json.JsonObject>; readonly isNullable: boolean } => {
@@ -415,7 +414,7 @@ const typed = (schema: Json.JsonObject, place: Place): Json.JsonObject => {
   return { type, ...format, ...said, ...members(schema, type, place) }
 }
 
-/** A schema has to have a type; for an empty schema the safest is a text. */
+/** Returns the type, as every schema needs a type. An empty schema becomes a string, the safest choice. */
 const typeOf = (schema: Json.JsonObject): string => {
   const { const: only, enum: values, items, prefixItems, properties, type } = schema
   if (typeof type === "string") return type === "null" ? "STRING" : type.toUpperCase()
@@ -425,14 +424,14 @@ const typeOf = (schema: Json.JsonObject): string => {
   return typeof example === "number" ? "NUMBER" : typeof example === "boolean" ? "BOOLEAN" : "STRING"
 }
 
-/** Lists the choices of a schema: texts alone can be listed one by one. */
+/** Lists the choices in a schema. Only strings can be listed. */
 const choices = (schema: Json.JsonObject, type: string): Json.JsonObject => {
   const values: unknown = "const" in schema ? [schema["const"]] : schema["enum"]
   if (type !== "STRING" || !Array.isArray(values)) return {}
   return values.every((value) => typeof value === "string") ? { format: "enum", enum: values } : {}
 }
 
-/** A bound that is not included is the next whole number, or itself. */
+/** Converts exclusive bounds: to the next integer, or unchanged. */
 const bounds = (schema: Json.JsonObject, type: string): Json.JsonObject => {
   const { exclusiveMaximum, exclusiveMinimum } = schema
   if (type !== "INTEGER" && type !== "NUMBER") return {}
@@ -452,7 +451,7 @@ const members = (schema: Json.JsonObject, type: string, place: Place): Json.Json
   return { properties, ...(required.length === 0 ? {} : { required }) }
 }
 
-/** The places of a tuple are not distinguished. */
+/** Returns the item schema, without distinguishing tuple positions. */
 const items = (schema: Json.JsonObject, place: Place): Json.JsonObject => {
   const places = Wire.list(schema["prefixItems"])
   const [first, ...others] = places

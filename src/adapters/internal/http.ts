@@ -1,7 +1,7 @@
 /**
- * A streamed HTTP exchange with a model. Nothing happens before the first pull; closing the stream's scope aborts the
- * request. Before the first event that a user can see a failed request is tried again, after it never. No error that
- * leaves here holds the request or its secrets, and traces hold none of its headers' values.
+ * Streams an HTTP exchange with a model. Nothing happens before the first pull; closing the stream's scope aborts the
+ * request. A failed request is retried before the first event visible to a user, never after. Errors never contain the
+ * request or its secrets, and traces contain no header values.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -37,44 +37,41 @@ import * as Wire from "./wire.ts"
 
 export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<string>>>
 
-/** The settings of a connection, the same for every protocol. */
+/** Connection settings, the same for every protocol. */
 export interface Options {
-  /** The address at which the protocol's paths start. A query string is kept. */
+  /** Address at which the protocol's paths start. A query string is kept. */
   readonly baseUrl?: string
   /**
-   * Further headers, each a text or a `Redacted` one; they win over the adapter's own. Their values stay out of errors
-   * and traces. None by default.
+   * Further headers, each plain or `Redacted`; they override the adapter's own. Errors and traces omit their values.
+   * None by default.
    */
   readonly headers?: HeaderValues
-  /** The name of the provider in errors. */
+  /** Provider name in errors. */
   readonly provider?: string
-  /** The number of times that a request which failed before its first event is tried again. Default: 2. */
+  /** Retries for a request failing before its first event. Default: 2. */
   readonly retries?: number
-  /** The delay before the first retry, doubled before each further one. Default: 500 ms, and up to 250 ms of jitter. */
+  /** Delay before the first retry, doubled before each further retry. Default: 500 ms, plus up to 250 ms of jitter. */
   readonly retryDelay?: Duration.Input | "infinity"
-  /** The longest delay between two tries, whatever the server asks for. Default: 30 seconds. */
+  /** Maximum delay between two attempts, whatever the server asks for. Default: 30 seconds. */
   readonly maxRetryDelay?: Duration.Input | "infinity"
-  /** The time that the head of an answer may take, the connection included. Default: as `idleTimeout`. */
+  /** Maximum wait for the answer head, connection included. Default: as `idleTimeout`. */
   readonly connectTimeout?: Duration.Input | "infinity"
-  /** The time that the first bytes of an answer may take once its head is there. Default: as `idleTimeout`. */
+  /** Maximum wait for the first bytes after the answer head. Default: as `idleTimeout`. */
   readonly firstChunkTimeout?: Duration.Input | "infinity"
-  /**
-   * The time that the server may be silent between two reads; a comment is no silence. "infinity" for no limit.
-   * Default: 5 minutes.
-   */
+  /** Maximum silence between two reads; a comment ends the silence. "infinity" for no limit. Default: 5 minutes. */
   readonly idleTimeout?: Duration.Input | "infinity"
   /**
-   * `true` to send the trace context to the server, as `traceparent`: for a gateway of your own, whose spans then
-   * belong to the trace. A third party learns its ids. Default: `false`.
+   * `true` to send the trace context to the server, as `traceparent`: for your own gateway, whose spans then join the
+   * trace. A third party learns the trace ids. Default: `false`.
    */
   readonly propagate?: boolean
-  /** The longest single event that is read, in UTF-16 code units. Default: 16 Mi. */
+  /** Maximum event length, in UTF-16 code units. Default: 16 Mi. */
   readonly maxEventLength?: number
-  /** The longest answer that is read, in bytes. Default: 256 Mi. */
+  /** Maximum answer length, in bytes. Default: 256 Mi. */
   readonly maxAnswerLength?: number
 }
 
-/** Headers. They may hold secrets: `settings` names the one that is wrong. */
+/** Validates headers. They may contain secrets, so `settings` names a wrong header without its value. */
 export const headers: Values.Kind = Values.hidden(Values.record)
 
 export const knownOptions = {
@@ -92,7 +89,7 @@ export const knownOptions = {
   maxAnswerLength: Values.count
 } satisfies NamesOf<Options>
 
-/** The options as they are used. */
+/** Options with defaults applied. */
 export interface Settings extends Answer.Limits {
   readonly retries: number
   readonly retryDelay: Duration.Duration
@@ -101,12 +98,12 @@ export interface Settings extends Answer.Limits {
   readonly propagate: boolean
 }
 
-/** One request, and how its answer is read. */
+/** One request, and how to read its answer. */
 export interface Exchange {
   readonly client: HttpClient.HttpClient
   readonly settings: Settings
   readonly provider: string
-  /** The model: a pause that the server asks for concerns all requests for it. */
+  /** Model: a pause requested by the server applies to all requests for the same model. */
   readonly model: string
   readonly url: string
   readonly headers: HeaderValues
@@ -114,17 +111,17 @@ export interface Exchange {
   readonly errorWords: Errors.Words
   readonly body: () => Json.JsonObject
   readonly makeReader: (origin: Errors.Origin) => Effect.Effect<Answer.Reader>
-  /** The bounds of the attempts, where the request has some. */
+  /** Limits for the attempts, if the request sets any. */
   readonly attempt: Adapter.Attempt | undefined
 }
 
-/** A failed try, and whether the same request is worth another one. */
+/** A failed attempt, and whether the same request is worth retrying. */
 export interface Failure {
   readonly error: Adapter.AdapterError
   readonly isWorthRetrying: boolean
 }
 
-/** A failure without a word of the provider on whether to try again. */
+/** Makes a failure without retry advice from the provider. */
 export const failed = (error: Adapter.AdapterError): Failure => ({ error, isWorthRetrying: error.isRetryable })
 
 const mebi = 1024 * 1024
@@ -132,18 +129,18 @@ const longestErrorBody = 64 * 1024
 const errorBodyTimeout = Duration.seconds(10)
 const secretNames = /auth|key|token|secret|cookie/i
 
-/** Throws what a caller's mistake is answered with. */
+/** Throws a `TypeError` for a caller's mistake. */
 export const misuse = (name: string, problem: string): never => {
   throw new TypeError(`${name}: ${problem}`)
 }
 
-/** Names the header that is neither a text nor a Redacted one. Its value is not named. */
+/** Rejects a header value other than text or `Redacted`, naming the header but not the value. */
 const checkHeaderValues = (name: string, { headers = {} }: Pick<Options, "headers">): void => {
   const header = Object.entries(headers).find(([, value]) => typeof value !== "string" && !Values.secret.accepts(value))
   if (header !== undefined) misuse(name, `headers must be texts, Redacted or not; "${header[0]}" is none`)
 }
 
-/** The options with their defaults. The options were checked by their list. */
+/** Returns the settings: checked options with defaults applied. */
 export const settings = (name: string, options: Options): Settings => {
   checkHeaderValues(name, options)
   const { connectTimeout, firstChunkTimeout, idleTimeout = "5 minutes" } = options
@@ -161,11 +158,11 @@ export const settings = (name: string, options: Options): Settings => {
   }
 }
 
-/** Returns settings with the bounds of a request's own. */
+/** Returns settings with the request's own limits applied. */
 export const attempted = (settings: Settings, attempt: Adapter.Attempt | undefined): Settings =>
   attempt?.retries === undefined ? settings : { ...settings, retries: attempt.retries }
 
-/** The events that answer a request. Each run of the stream sends it anew. */
+/** Streams the events answering a request. Each run of the stream sends the request anew. */
 export const stream = (exchange: Exchange): Stream.Stream<Event.AdapterEvent, Adapter.AdapterError> =>
   Stream.unwrap(Effect.flatMap(Effect.fromResult(makeRequest(exchange)), (request) => open(exchange, request)))
 
@@ -208,11 +205,11 @@ const makeRequest = (
     (problem) => Errors.make(originOf(exchange, {}), "invalid_request", problem)
   )
 
-/** The value of an authorization header. */
+/** Value of an authorization header. */
 export const bearer = (key: Redacted.Redacted<string>): Redacted.Redacted<string> =>
   Redacted.make(`Bearer ${Redacted.value(key).trim()}`)
 
-/** The URL of a path under a base URL, whose query string is kept, after the path's own if it has one. */
+/** Joins a path to a base URL, keeping the base URL's query string after the path's own. */
 export const endpoint = (baseUrl: string, path: string): string => {
   const query = baseUrl.indexOf("?")
   const base = query < 0 ? baseUrl : baseUrl.slice(0, query)
@@ -220,14 +217,14 @@ export const endpoint = (baseUrl: string, path: string): string => {
   return `${base.trim().replace(/\/+$/, "")}${path}${kept}`
 }
 
-/** Returns the server of a base URL for spans: the host and the port, and nothing else of the URL. */
+/** Returns a base URL's server for spans: only host and port. */
 export const serverOf = (baseUrl: string): Pick<Adapter.Service, "server"> => {
   if (!URL.canParse(baseUrl)) return {}
   const { hostname: address, port } = new URL(baseUrl)
   return { server: port === "" ? { address } : { address, port: Number(port) } }
 }
 
-/** Returns a URL that cannot be used as a message names it: its user, its password and its query are secrets. */
+/** Returns an unusable URL for messages, without user, password and query, which are secrets. */
 const named = (text: string): string => text.replace(/[?#].*/s, "").replace(/[^/]*@/g, "")
 
 const checkUrl = (text: string): Result.Result<URL, string> =>
@@ -258,7 +255,7 @@ const checkHeaders = (headers: HeaderValues): Result.Result<Readonly<Record<stri
 
 type Events = Stream.Stream<Event.AdapterEvent, Adapter.AdapterError>
 
-/** The answer, once it has begun. Until then the request is tried again while that makes sense. */
+/** Opens the answer, retrying the request while a retry can help. */
 const open = (
   exchange: Exchange,
   request: HttpClientRequest.HttpClientRequest
@@ -284,7 +281,7 @@ const open = (
       return pause === undefined ? Effect.void : cooldowns.note(lane, pause)
     })
     const patience = exchange.attempt?.patienceMillis ?? (settings.retries === 0 ? undefined : Infinity)
-    // A request without a second try does not wait either.
+    // A request without retries does not wait either.
     const events = retried(
       settings,
       patience === undefined ? tried : Effect.andThen(entered(exchange, cooldowns, lane, patience), tried)
@@ -294,7 +291,7 @@ const open = (
     return spent === null ? begun : Stream.map(begun, (event) => withSpent(event, spent))
   })
 
-/** Waits for the pause of a lane. One that is longer than the patience of the request fails it at once. */
+/** Waits for the lane's pause. A pause beyond the request's patience fails the request at once. */
 const entered = (
   exchange: Exchange,
   cooldowns: Cooldowns,
@@ -311,7 +308,7 @@ const entered = (
     })
   })
 
-/** Reports what the tries of a request have cost, if they have, before its failure. */
+/** Reports the cost of all attempts, if any, before the failure. */
 const failedAfter = (
   error: Adapter.AdapterError,
   usages: ReadonlyArray<Response.Usage | null>
@@ -332,7 +329,7 @@ const usageOf = (events: ReadonlyArray<Event.AdapterEvent>): Response.Usage | nu
   return reported === undefined ? null : Response.usage(reported)
 }
 
-/** An event with the usage of the tries before, where it reports any: a reply costs what all of its tries did. */
+/** Adds the usage of earlier attempts to a usage report: a reply costs as much as all its attempts. */
 const withSpent = (event: Event.AdapterEvent, spent: Response.Usage | null): Event.AdapterEvent => {
   if (spent === null) return event
   const own = usageIn(event)
@@ -342,8 +339,8 @@ const withSpent = (event: Event.AdapterEvent, spent: Response.Usage | null): Eve
 }
 
 /**
- * Tries a request again while that may help. What a failed try has opened is closed before the next one, and the rest
- * with the scope.
+ * Retries a request while that may help. Each retry first closes the resources of the failed attempt; the scope closes
+ * the last.
  */
 export const retried = <A>(
   settings: Settings,
@@ -360,20 +357,20 @@ export const retried = <A>(
     Effect.mapError(({ error }) => error)
   )
 
-/** The requests that are refused together: with one key, at one server, for one model. */
+/** Groups requests the server refuses together: with one key, at one server, for one model. */
 const laneOf = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest): string => {
   const keys = exchange.secrets.map((secret) => Hash.string(Redacted.value(secret))).join(",")
   return `${visibleUrl(request.url)} ${exchange.model} ${keys}`
 }
 
-/** Returns the time for which the lane is closed. */
+/** Returns how long the lane stays closed. */
 const pauseOf = (settings: Settings, error: Adapter.AdapterError): Duration.Duration | undefined => {
   const asked = error.retryAfterMillis === undefined ? undefined : Duration.millis(error.retryAfterMillis)
   const pause = asked ?? (error.reason === "rate_limited" ? settings.retryDelay : undefined)
   return pause === undefined || !error.isRetryable ? undefined : Duration.min(pause, settings.maxRetryDelay)
 }
 
-/** Schedules the next try of a request that failed: after growing delays, or after the one that was asked for. */
+/** Schedules the next attempt: after growing delays, or after the requested delay. */
 const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
   Schedule.recurs(settings.retries).pipe(
     Schedule.setInputType<Failure>(),
@@ -387,7 +384,7 @@ const schedule = (settings: Settings): Schedule.Schedule<number, Failure> =>
     )
   )
 
-/** One try, up to the first event that a user can see. What came before a failure is left in `unshown`. */
+/** Makes one attempt, up to the first event visible to a user. On failure, `unshown` holds the earlier events. */
 const attempt = (
   exchange: Exchange,
   request: HttpClientRequest.HttpClientRequest,
@@ -396,7 +393,7 @@ const attempt = (
   propagated(exchange, request).pipe(
     Effect.flatMap((request) => head(exchange, request)),
     Effect.flatMap((response) => begun(exchange, response, unshown)),
-    // A span keeps what it ends with: an answer its request with all headers, and an error what the provider wrote.
+    // A span keeps its result: an answer would include the request with all headers, an error the provider's text.
     Effect.tapError(({ error }) => Telemetry.annotate({ "error.type": error.reason })),
     Effect.mapBoth({ onSuccess: Redacted.make, onFailure: (failure) => Redacted.make(failure) }),
     (tried) =>
@@ -407,7 +404,7 @@ const attempt = (
     Effect.mapBoth({ onSuccess: Redacted.value, onFailure: (failure) => Redacted.value(failure) })
   )
 
-/** Adds the trace context of the span around this to a request, if the server is to have it. */
+/** Adds the current span's trace context to a request, if enabled. */
 const propagated = (
   { settings: { propagate } }: Exchange,
   request: HttpClientRequest.HttpClientRequest
@@ -419,7 +416,10 @@ const propagated = (
     )
     : Effect.succeed(request)
 
-/** A redirect would send the key to its target. A client that is not made of `fetch` handles redirects itself. */
+/**
+ * Disables redirects, since following one would send the key to its target. Clients without `fetch` handle redirects
+ * themselves.
+ */
 const withoutRedirects = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.updateContext(self, (context: Context.Context<R>) => {
     const own = Context.getOption(context, FetchHttpClient.RequestInit)
@@ -443,7 +443,7 @@ const head = (
     Effect.flatMap((response) => accepted(exchange, response))
   )
 
-/** An answer that breaks before its first visible event is treated as one that never arrived. */
+/** Begins an answer. An answer breaking before its first visible event counts as never received. */
 const begun = (
   exchange: Exchange,
   response: HttpClientResponse.HttpClientResponse,
@@ -455,7 +455,7 @@ const begun = (
     return yield* Effect.mapError(Answer.begin(response.stream, origin, reader, exchange.settings, unshown), failed)
   })
 
-/** An address without its query string, where some servers want their key. */
+/** Returns an address without its query string, where some servers expect their key. */
 const visibleUrl = (text: string): string => {
   const url = new URL(text)
   return `${url.origin}${url.pathname}`
@@ -477,7 +477,7 @@ const notSent = (
   return { error: Errors.make(originOf(exchange, {}), reason, detail), isWorthRetrying: isTransport }
 }
 
-/** The innermost cause of a transport error: the outer ones only report that the request failed. */
+/** Innermost cause of a transport error: the outer errors only report that the request failed. */
 const innermost = (cause: unknown, depth = 0): string => {
   const inner = cause instanceof AggregateError ? cause.errors[0] : cause instanceof Error ? cause.cause : undefined
   if (inner instanceof Error && depth < 8) return innermost(inner, depth + 1)
@@ -498,7 +498,7 @@ const accepted = (
       return yield* Effect.fail({ error, isWorthRetrying: Errors.isWorthRetrying(error, response.headers) })
     })
 
-/** The beginning of an error's body. If it cannot be read, the status alone is sufficient. */
+/** Reads the beginning of an error body. If unreadable, the status alone suffices. */
 const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effect<string> =>
   Effect.suspend(() => {
     let length = 0
@@ -512,16 +512,14 @@ const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effe
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// cooldowns: the pause that a busy server asks for is kept by all runs of the process. A run waits at most once before
-// a request, so that a pause that is renewed again and again does not hold it back for good.
+// Cooldowns: all runs in the process respect the pause a busy server asks for. A run waits at most once before a
+// request, so a pause renewed again and again cannot block it forever.
 
-/** Runs that waited together start up to this long apart. */
+/** Maximum random delay between runs that waited together. */
 const jitterMillis = 250
 
 export class Cooldowns {
-  /**
-   * The times at which lanes may be entered again: by clock, since a time means nothing on another one, and by lane.
-   */
+  /** Times at which lanes reopen, by clock and lane. A time is meaningless on another clock. */
   private readonly ends = new WeakMap<Clock.Clock, Map<string, number>>()
 
   private endsOf(clock: Clock.Clock): Map<string, number> {
@@ -530,7 +528,7 @@ export class Cooldowns {
     return ends
   }
 
-  /** Closes a lane for a time, unless it is closed for longer. */
+  /** Closes a lane for a time, unless it is already closed for longer. */
   note(lane: string, pause: Duration.Duration): Effect.Effect<void> {
     return Effect.clockWith((clock) =>
       Effect.sync(() => {
@@ -541,7 +539,7 @@ export class Cooldowns {
     )
   }
 
-  /** The milliseconds until a lane may be entered again, or less than 0. */
+  /** Milliseconds until a lane reopens, or less than 0. */
   rest(lane: string): Effect.Effect<number> {
     return Effect.clockWith((clock) =>
       Effect.sync(() => (this.endsOf(clock).get(lane) ?? 0) - clock.currentTimeMillisUnsafe())
@@ -556,7 +554,7 @@ export class Cooldowns {
   }
 }
 
-/** The pauses of this process, shared by every adapter in it. */
+/** Pauses in this process, shared by all its adapters. */
 const Cooldown: Context.Reference<Cooldowns> = Context.Reference<Cooldowns>("heddle/adapters/Cooldown", {
   defaultValue: () => new Cooldowns()
 })

@@ -1,7 +1,7 @@
 /**
- * Images and files of messages: their types, their data, and how a tool's result holds them. The `data` of a text file
- * is base64, as for every file, or the text itself: a text is seldom base64 by accident, and base64 of a text decodes
- * to a text.
+ * Images and files in messages: their types, their data, and their form in a tool result. A text file's `data` is
+ * base64, as for every file, or the text itself: text is seldom valid base64 by accident, and base64 of a text decodes
+ * to text.
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
@@ -9,7 +9,7 @@ import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Wire from "./wire.ts"
 
-/** A part that is no text. */
+/** A part other than text. */
 export type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
 
 export const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
@@ -17,7 +17,7 @@ export const isMedia = (part: Message.Part): part is Media => part.type === "ima
 export const mediaIn = (content: Message.Content): ReadonlyArray<Media> =>
   typeof content === "string" ? [] : content.filter(isMedia)
 
-/** A part of a model's or a tool's making: an image, or a file of any other type. */
+/** Makes a part from model or tool output: an image, or a file of any other type. */
 export const made = (
   mediaType: string | undefined,
   source: { readonly data: string } | { readonly url: string },
@@ -27,36 +27,36 @@ export const made = (
     ? { type: "image", mediaType, ...source }
     : { type: "file", ...Wire.defined({ mediaType, filename }), ...source }
 
-/** All parts of a message, starting with the reasoning that is kept beside its content. */
+/** All parts of a message, starting with the reasoning beside its content. */
 export const partsOf = (message: Message.Message): ReadonlyArray<Message.Part> => [
   ...(message.reasoning ?? []),
   ...(typeof message.content === "string" ? [] : message.content)
 ]
 
-/** Returns what a protocol keeps with reasoning, under its key. */
+/** Returns the values a protocol stored with reasoning, under its key. */
 export const keptIn = (parts: ReadonlyArray<Message.Part>, key: string): ReadonlyArray<Json.JsonObject> =>
   parts.flatMap((part) => {
     const kept = part.type === "reasoning" ? part.metadata?.[key] : undefined
     return Json.isObject(kept) ? [kept] : []
   })
 
-/** The key of what Chat Completions keeps with a message. */
+/** Metadata key of Chat Completions. */
 export const chatKey = "openaiChat"
 
 /**
- * The facts of a sound in a message of Chat Completions, besides its data: its `id`, when that `expires_at`, and its
- * `transcript`, which is the message's text. The sound itself goes to no provider.
+ * Audio facts in a Chat Completions message, without the audio data: its `id`, the id's `expires_at`, and its
+ * `transcript`, equal to the message text. The audio data goes to no provider.
  */
 export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined =>
   keptIn(reasoning, chatKey).map((kept) => kept["audio"]).find(Json.isObject)
 
-/** Returns the fault of a part that holds nothing, if it does not. */
+/** Returns the problem with a part that has neither data nor address. */
 export const empty = ({ data, type, url }: Media): string | undefined =>
   data === undefined && url === undefined ? `the ${type} part has neither url nor data` : undefined
 
 /**
- * Returns the first image or file of a thread that a protocol cannot express, in which only users and tools send them.
- * `problemOf` names what is wrong with one of a user.
+ * Finds the first image or file a protocol cannot express, where only users and tools may send media. `problemOf`
+ * describes a user part's problem.
  */
 export const unsupported = (
   messages: ReadonlyArray<Message.Message>,
@@ -76,7 +76,7 @@ export const unsupported = (
 
 const textual = /^text\/|[/+](json|xml|yaml|toml|csv|javascript|x-sh|sql)\s*(;|$)/i
 
-/** Returns `true` if a file of that type is a text. */
+/** Returns `true` if files of a media type are text. */
 export const isTextual = (mediaType: string | undefined): boolean => mediaType !== undefined && textual.test(mediaType)
 
 const extensions: ReadonlyMap<string, string> = new Map([
@@ -93,7 +93,7 @@ const extensions: ReadonlyMap<string, string> = new Map([
   ["wav", "audio/wav"]
 ])
 
-/** The type that a file's name implies. */
+/** Media type implied by a file name. */
 const ofName = (name: string): string | undefined =>
   extensions.get(/\.([a-z0-9]+)$/i.exec(name)?.[1]?.toLowerCase() ?? "")
 
@@ -110,10 +110,10 @@ const ofData = (data: string): string | undefined => magic.find(([start]) => sta
 
 const addressHead = /^data:([^;,]*)([^,]*),/i
 
-/** The head of an address that holds data. The data may be long: it is not read. */
+/** Matches the head of a data URI, without reading its data, which may be long. */
 const headOf = (url: string): RegExpExecArray | null => addressHead.exec(url.slice(0, 1000))
 
-/** The type that an address implies: its own, that of its name, or that of the data in it. */
+/** Media type implied by an address: its own type, its file name's, or its data's. */
 const ofUrl = (url: string): string | undefined => {
   const head = headOf(url)
   if (head === null) return /^[a-z][a-z0-9+.-]*:/i.test(url) ? ofName(url.replace(/[?#].*$/s, "")) : undefined
@@ -121,8 +121,8 @@ const ofUrl = (url: string): string | undefined => {
 }
 
 /**
- * The type of an image or a file: as the message names it, or else by its address, its name or its data. Nothing if
- * none of them implies it.
+ * Media type of an image or file: stated by the message, or implied by address, name or data. Undefined if nothing
+ * implies a type.
  */
 export const typeOf = (part: Media): string | undefined => {
   const { data, mediaType, url } = part
@@ -132,14 +132,16 @@ export const typeOf = (part: Media): string | undefined => {
   return named ?? (data === undefined ? ofUrl(url ?? "") : ofData(data))
 }
 
-/** The same where a type has to be given. */
+/** Media type, with a default for protocols requiring a type. */
 export const givenType = (part: Media): string =>
   typeOf(part) ?? (part.type === "image" ? "image/png" : "application/octet-stream")
 
-/** The shortest data that counts as base64 although its bytes are no UTF-8: no word of a text is as long. */
+/**
+ * Minimum length at which data counts as base64 even though its bytes are not UTF-8. No word in a text is this long.
+ */
 const certain = 64
 
-/** The text that a file holds. */
+/** Decodes a file's text. */
 export const decode = (data: string): string => {
   const bytes = Result.getOrUndefined(Base64.decode(data))
   if (bytes === undefined) return data
@@ -148,14 +150,14 @@ export const decode = (data: string): string => {
   return data.length < certain ? data : new TextDecoder().decode(bytes)
 }
 
-/** The data of a file in base64: that of a text may be the text itself. */
+/** Returns a file's data as base64, encoding a text file's plain text. */
 export const base64 = (part: Media): string => {
   const { data = "" } = part
   if (part.type !== "file" || !isTextual(typeOf(part))) return data
   return decode(data) === data ? Base64.encode(data) : data
 }
 
-/** A sound as the protocols of OpenAI take it, by its data. */
+/** Converts an audio part with data for the OpenAI protocols. */
 export const inputAudio = (part: Media): Json.JsonObject | undefined => {
   const type = plainTypeOf(part)
   return type?.startsWith("audio/") === true && part.data !== undefined
@@ -166,16 +168,16 @@ export const inputAudio = (part: Media): Json.JsonObject | undefined => {
 export const dataUri = (part: Media): string => `data:${givenType(part)};base64,${base64(part)}`
 
 // ---------------------------------------------------------------------------------------------------------------------
-// media in a tool's result: the parts that a protocol can hold, and one line of text for each other part, which names
-// its kind, type and size, and never its data
+// Media in a tool result: the parts a protocol can hold. Every other part becomes one line of text with its kind, type
+// and size, never its data.
 
-/** The type of a part, in lower case and without parameters, if it is known. */
+/** Media type in lower case and without parameters, if known. */
 export const plainTypeOf = (part: Media): string | undefined => typeOf(part)?.split(";")[0]?.trim().toLowerCase()
 
 export const isImage = (part: Media): boolean =>
   part.type === "image" || plainTypeOf(part)?.startsWith("image/") === true
 
-/** Returns `true` if all providers read an image. One of an unknown type counts as such. */
+/** Returns `true` for images all providers can read. An unknown type counts as readable. */
 export const isCommonImage = (part: Media): boolean => {
   const type = plainTypeOf(part)
   return type === undefined || type === "image/*" || /^image\/(png|jpe?g|gif|webp)$/.test(type)
@@ -197,10 +199,10 @@ const sizeOf = (part: Media): number | undefined => {
   return /;base64$/i.test(head[2] ?? "") ? bytesOfBase64(length, url.slice(-2)) : length
 }
 
-/** Names and addresses are foreign text: they stay on the line, and short. */
+/** Quotes names and addresses. They are foreign text, so they stay short and on one line. */
 const shown = (text: string): string => JSON.stringify(text.length > 200 ? `${text.slice(0, 199)}…` : text)
 
-/** A part in one line: `[file "a.zip": application/zip, 1234 bytes]`. */
+/** Describes a part in one line: `[file "a.zip": application/zip, 1234 bytes]`. */
 export const line = (part: Media): string => {
   const name = part.type === "file" && part.filename !== undefined ? ` ${shown(part.filename)}` : ""
   const type = plainTypeOf(part)
@@ -210,10 +212,7 @@ export const line = (part: Media): string => {
   return `[${part.type}${name}: ${isKnown ? type : "of unknown type"}, ${where}]`
 }
 
-/**
- * The texts of a result as one, with a line of its own, or with what `describe` gives, for each part that the wire
- * cannot hold.
- */
+/** Joins a result's texts. Each part the wire cannot hold becomes a line of its own, written by `describe`. */
 export const textWith = (content: Message.Content, isHeld: (part: Media) => boolean, describe = line): string => {
   if (typeof content === "string") return content
   let isLine = false
@@ -228,6 +227,6 @@ export const textWith = (content: Message.Content, isHeld: (part: Media) => bool
   return written
 }
 
-/** The parts of a result that the wire can hold. */
+/** Result parts the wire can hold. */
 export const held = (content: Message.Content, isHeld: (part: Media) => boolean): ReadonlyArray<Media> =>
   mediaIn(content).filter(isHeld)

@@ -1,22 +1,22 @@
 /**
- * Finds the output item of a Responses reply that an event belongs to. Servers make up a new id for every event, give
- * all items the same index, or leave either out; what they send is put together by type, place and id. Every lookup
- * takes the same time, however many items there are.
+ * Finds the output item a Responses event belongs to. Servers invent a new id for every event, give all items the same
+ * index, or omit either. Items are matched by type, place and id. Every lookup takes constant time, however many items
+ * exist.
  */
 import type * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import type * as Json from "../../internal/json.ts"
 import * as Wire from "./wire.ts"
 
-/** The kind of a text to its reader. */
+/** A text's meaning for its reader. */
 export type Kind = "text" | "refusal" | "thought"
 
-/** The place of a text in its item. */
+/** A text's place in its item. */
 export type Place = "content" | "summary"
 
-/** The place at which the whole of a text is repeated: in an event of the text, in one of its part, or in the item. */
+/** Place at which a whole text is repeated: a text event, a part event, or the item. */
 export type Source = "text" | "part" | "item"
 
-/** A text as the item lists it. */
+/** A text as listed by its item. */
 export interface Listed {
   readonly place: Place
   readonly index: unknown
@@ -26,7 +26,7 @@ export interface Listed {
 class Piece {
   readonly place: Place
   text = ""
-  /** The number of its first characters that each source has repeated, infinite when all of it was. */
+  /** Number of leading characters each source has repeated; infinite after the whole text. */
   private readonly repeated = new Map<Source, number>()
 
   constructor(place: Place) {
@@ -37,18 +37,18 @@ class Piece {
     return this.repeated.get(source) === Infinity
   }
 
-  /** Returns the rest that the source has not repeated. */
+  /** Returns the rest not yet repeated by the source. */
   rest(source: Source): string {
     return this.text.slice(this.repeated.get(source) ?? 0)
   }
 
-  /** Returns `true` if the text that was not repeated is the beginning of another text, or continues it. */
+  /** Returns `true` if the unrepeated rest begins another text, or continues it. */
   isAlike(source: Source, whole: string): boolean {
     const rest = this.rest(source)
     return whole.startsWith(rest) || rest.startsWith(whole)
   }
 
-  /** The source repeats what is left. It outweighs what was streamed; what was not streamed is returned. */
+  /** Ends the repetition. The source's text replaces the streamed rest. Returns the part never streamed. */
   end(source: Source, whole: string): string {
     const rest = this.rest(source)
     this.text = this.text.slice(0, this.text.length - rest.length) + whole
@@ -56,12 +56,12 @@ class Piece {
     return whole.startsWith(rest) ? whole.slice(rest.length) : ""
   }
 
-  /** The source repeats a part of what is left. */
+  /** Records that the source repeated part of the rest. */
   goOn(source: Source, length: number): void {
     this.repeated.set(source, (this.repeated.get(source) ?? 0) + length)
   }
 
-  /** Removes from the text what the source began to repeat and never finished. */
+  /** Removes an unfinished repetition from the text. */
   cut(source: Source): void {
     if (!this.repeated.has(source) || this.isRepeated(source)) return
     this.text = this.text.slice(0, this.repeated.get(source))
@@ -70,15 +70,15 @@ class Piece {
 }
 
 /**
- * The texts of one kind in an item. Servers divide and number the texts of an item in one way while they stream and in
- * another when they repeat them, so that a repetition is compared with the characters that were streamed: it may be one
- * of the streamed texts, several of them in a row, or a part of one.
+ * Collects an item's texts of one kind. While streaming, servers divide and number texts in one way, and in repetitions
+ * in another. A repetition is therefore compared with the streamed characters: it may match one streamed text, several
+ * in a row, or part of one.
  */
 export class Texts {
-  /** The pieces in the order in which they began. None is empty. */
+  /** Pieces in the order they began, none empty. */
   private readonly all: Array<Piece> = []
   private readonly byPlace = new Map<string, number>()
-  /** The number of texts that each source has repeated. */
+  /** Number of texts each source has repeated. */
   private readonly next = new Map<Source, number>()
 
   get text(): string {
@@ -92,7 +92,7 @@ export class Texts {
     piece.text += fragment
   }
 
-  /** The whole of a text is repeated. Returns what was not streamed of it. */
+  /** Takes a repeated whole text. Returns the part never streamed. */
   repeat(source: Source, { index, place, whole }: Listed, isOneOfAll = false): string {
     if (whole === "") return ""
     const next = this.following(source)
@@ -105,7 +105,7 @@ export class Texts {
     return ownRow === undefined ? piece.end(source, whole) : this.repeatRow(source, position, ownRow, whole)
   }
 
-  /** All texts of the kind are repeated. Returns what was not streamed of them. */
+  /** Takes all texts of this kind, as repeated by the item. Returns the part never streamed. */
   list(listed: ReadonlyArray<Listed>): string {
     const places = new Set(listed.map(({ place }) => place))
     if (listed.length === 0) return ""
@@ -120,7 +120,7 @@ export class Texts {
     return rest
   }
 
-  /** Returns what the listed texts add, if they begin with all that was streamed, however that was divided. */
+  /** Returns the listed texts' additions, if they begin with everything streamed, however divided. */
   private cover(pieces: ReadonlyArray<Piece>, listed: ReadonlyArray<Listed>): string | undefined {
     const last = pieces.at(-1)
     const said = pieces.map(({ text }) => text).join("")
@@ -138,9 +138,8 @@ export class Texts {
   }
 
   /**
-   * Finds the text that is meant, if any. The one at the place counts only as long as the next one that is still to be
-   * repeated is not more alike. `isOneOfAll` says that as many texts are repeated as have begun at most: then the next
-   * one at hand is meant, even if it was rewritten.
+   * Finds the repeated text, if any. The text at the place counts unless the next unrepeated text is more similar. With
+   * `isOneOfAll`, at most as many texts are repeated as have begun: the next text then matches even if rewritten.
    */
   private find(source: Source, place: Place, index: unknown, whole: string, isOneOfAll: boolean): number {
     const ownPosition = this.byPlace.get(keyOf(place, index)) ?? -1
@@ -155,7 +154,8 @@ export class Texts {
   }
 
   /**
-   * The end of the row of texts, at one place, that a whole is the beginning of, or continues if no more have begun.
+   * Returns the end of a row of texts at one place. The whole text must begin like the row, or continue it if no
+   * further text has begun.
    */
   private row(source: Source, first: number, whole: string): number | undefined {
     const place = this.all[first]?.place
@@ -189,7 +189,7 @@ export class Texts {
     return ""
   }
 
-  /** The first text that is still to be repeated. */
+  /** Returns the position of the first unrepeated text. */
   private following(source: Source): number {
     let position = this.next.get(source) ?? 0
     while (this.all[position]?.isRepeated(source) === true) position++
@@ -211,15 +211,15 @@ export class Item {
   readonly position: number
   readonly type: string
   id: string | undefined
-  /** The id that the first event inside it gave it, as long as its own is not known. */
+  /** Id from the first event inside the item, until its own id is known. */
   eventId: string | undefined
-  /** The item as the wire last sent it; nothing for one whose header is missing. */
+  /** Item as last sent; undefined while its header is missing. */
   wire: Json.JsonObject | undefined
-  /** The call of this side that it stands for. */
+  /** This side's call behind the item. */
   call: ToolCalls.Call | undefined
-  /** `true` if the arguments of a call came in events beside it. */
+  /** `true` if a call's arguments came in separate events. */
   hasText = false
-  /** `true` if it is of a kind that the provider runs, and yet a call for this side. */
+  /** `true` if a provider item type turned out to be a call for this side. */
   isOwn = false
   isDone = false
   private readonly byKind = new Map<Kind, Texts>()
@@ -244,16 +244,16 @@ export class Items {
   readonly all: Array<Item> = []
   private readonly byPlace = new Map<string, Item>()
   private readonly byId = new Map<string, Item>()
-  /** The latest item of each type whose index is not known. */
+  /** Latest item per type with unknown index. */
   private readonly unplaced = new Map<string, Item>()
   private readonly byType = new Map<string, Array<Item>>()
 
-  /** The items of a type, in the order in which they began. */
+  /** Returns a type's items, in the order they began. */
   ofType(type: string): ReadonlyArray<Item> {
     return this.byType.get(type) ?? []
   }
 
-  /** The items of a type in their order; calls of which only arguments are known come behind those with a header. */
+  /** Returns a type's items in order; calls known only by arguments come after calls with headers. */
   known(type: string): ReadonlyArray<Item> {
     const all = this.ofType(type)
     if (type !== "function_call" || all.every(({ wire }) => wire !== undefined)) return all
@@ -271,14 +271,14 @@ export class Items {
     return item
   }
 
-  /** The fields of an item. Its first id counts. */
+  /** Merges an item's fields. Its first id counts. */
   describe(item: Item, wire: Json.JsonObject): void {
     item.id ??= Wire.string(wire["id"])
     if (item.id !== undefined) this.byId.set(item.id, item)
     item.wire = { ...item.wire, ...wire, ...Wire.defined({ id: item.id }) }
   }
 
-  /** The item that begins: a new one, unless an event of it came before its header, or the header comes again. */
+  /** Returns the item that begins: a new item, unless an event came before its header, or the header is repeated. */
   begun(wire: Json.JsonObject, index: unknown): Item {
     const type = typeOf(wire)
     const id = Wire.string(wire["id"])
@@ -291,7 +291,7 @@ export class Items {
     return early === undefined ? this.open(type, index) : this.place(early, index)
   }
 
-  /** The completed item, or nothing if it was completed before. */
+  /** Returns the completed item, or `undefined` if already completed. */
   ended(wire: Json.JsonObject, index: unknown): Item | undefined {
     const type = typeOf(wire)
     const id = Wire.string(wire["id"])
@@ -300,7 +300,7 @@ export class Items {
     return found === undefined || found.isDone ? this.open(type, index) : this.place(found, index)
   }
 
-  /** The item of an event inside it, which may come before its header. */
+  /** Returns the item an event belongs to. The event may come before the item's header. */
   of(type: string, event: Json.JsonObject): Item {
     const index = event["output_index"]
     const id = Wire.string(event["item_id"])
@@ -312,7 +312,7 @@ export class Items {
     return item
   }
 
-  /** An item of which only events are known: that of the id, or else one whose index they did not name. */
+  /** Finds an item known only by events: by id, or an item whose events named no index. */
   private early(type: string, id: string | undefined): Item | undefined {
     const named = id === undefined ? undefined : this.byId.get(id)
     const isEarly = (item: Item | undefined) => item?.type === type && item.wire === undefined && !item.isDone
@@ -321,14 +321,14 @@ export class Items {
     return isEarly(unplaced) ? unplaced : undefined
   }
 
-  /** The item stands at the index, too, unless another one does. */
+  /** Registers the item at the index, unless taken. */
   private place(item: Item, index: unknown): Item {
     const key = placeOf(item.type, index)
     if (index !== undefined && !this.byPlace.has(key)) this.byPlace.set(key, item)
     return item
   }
 
-  /** An unknown id is ignored; a known one takes precedence over the index. */
+  /** Finds an item. An unknown id is ignored; a known id takes precedence over the index. */
   private find(type: string, index: unknown, id: string | undefined): Item | undefined {
     const placed = this.byPlace.get(placeOf(type, index))
     const named = id === undefined ? undefined : this.byId.get(id)

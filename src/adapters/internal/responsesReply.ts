@@ -1,8 +1,8 @@
 /**
- * The output items of a Responses reply while they stream: which item an event belongs to, the texts in it, its calls,
- * and what of it has to go back with the next request. Servers repeat everything up to four times and leave out any of
- * the four: fragments are shown as they come, a repetition adds what they left out and outweighs them. Every text is
- * compared with its own repetitions only, so that the work is linear in what arrives.
+ * Reads a streaming Responses reply: the item for each event, its texts, its calls, and the values to send back with
+ * the next request. Servers repeat everything up to four times and omit any of the four. Fragments are shown on
+ * arrival; a repetition adds missing parts and overrides the fragments. Each text is compared only with its own
+ * repetitions, so the work is linear in the input.
  */
 import * as ToolCalls from "../../internal/hear/toolCalls.ts"
 import * as Json from "../../internal/json.ts"
@@ -11,16 +11,16 @@ import * as Answer from "./answerBody.ts"
 import { type Item, Items, type Kind, type Listed, type Place, typeOf } from "./responsesItems.ts"
 import * as Wire from "./wire.ts"
 
-/** The key of what has to go back to a server of this protocol, and to no other. */
+/** Metadata key for values sent back to servers of this protocol only. */
 export const metadataKey = "openaiResponses"
 
-/** The content of a whole reply. */
+/** Contents of a whole reply. */
 export interface Said {
   readonly text: string
   readonly refusal: string
   readonly reasoning: ReadonlyArray<Message.Part>
   readonly annotations: ReadonlyArray<Json.JsonObject>
-  /** The kinds of items that ask this side for something that no tool of a run can do. */
+  /** Item types asking this side for work no tool can do. */
   readonly asked: ReadonlyArray<string>
 }
 
@@ -41,17 +41,13 @@ const customType = "custom_tool_call"
 
 const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"]
 
-/**
- * Returns `true` if an item is something that the provider did, or wants done, besides answering and calling functions.
- */
+/** Returns `true` if the provider did this item, or wants it done, apart from answers and function calls. */
 const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 
-/** Returns `true` if a hosted item is a call: the result of a call is an item of its own. */
+/** Returns `true` if a hosted item is a call: results are separate items. */
 const isCall = (item: Item): boolean => !item.type.endsWith("_output") && item.type !== "compaction"
 
-/**
- * Kinds of hosted calls that only an answer closes: the client's, unless the provider answers them in the same reply.
- */
+/** Hosted calls only an answer can close: the client's answer, unless the provider answers them in the same reply. */
 const asking: ReadonlyArray<unknown> = [
   "apply_patch_call",
   "computer_call",
@@ -60,13 +56,13 @@ const asking: ReadonlyArray<unknown> = [
   "shell_call"
 ]
 
-/** Tells whether an item may ask this side for something. What happens in a container happens at the provider. */
+/** Returns `true` if an item may ask this side for work. Container work happens at the provider. */
 const isAsking = (wire: Json.JsonObject): boolean =>
   wire["type"] === "tool_search_call"
     ? wire["execution"] === "client"
     : asking.includes(wire["type"]) && !String(Wire.object(wire["environment"])["type"]).startsWith("container")
 
-/** A call and its output have the kind of tool and the id of the call in common. */
+/** Key shared by a call and its output: tool type and call id. */
 const exchangeOf = ({ call_id, type }: Json.JsonObject): string =>
   `${String(type).replace(/(_call)?(_output)?$/, "")} ${String(call_id)}`
 
@@ -78,19 +74,19 @@ const withoutAnswer = (
   return new Set(items.filter((item) => isQuestion(item) && !answers.has(exchangeOf(item))))
 }
 
-/** The items that cannot go back, because an answer to them would have to: no tool gives one of their kind. */
+/** Returns the items that cannot go back, because each would need an answer no tool can give. */
 export const unanswered = (items: ReadonlyArray<Json.JsonObject>): ReadonlySet<Json.JsonObject> =>
   withoutAnswer(items, ({ type }) => type === customType || asking.includes(type))
 
 export class Output {
-  /** The reason why what was read cannot be trusted, if it cannot. */
+  /** Reason the reply cannot be trusted, if any. */
   problem: string | undefined
   private readonly calls: ToolCalls.WireCalls
   private readonly custom: ReadonlySet<string> | undefined
   private readonly items = new Items()
   private readonly annotations = new Map<string, Json.JsonObject>()
 
-  /** `custom`: the tools that were declared to take a text, if any tools of the provider's kinds were declared. */
+  /** Creates the output. `custom`: tools declared to take text, if any provider tools were declared. */
   constructor(calls: ToolCalls.WireCalls, custom: ReadonlySet<string> | undefined) {
     this.calls = calls
     this.custom = custom
@@ -99,20 +95,20 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // items
 
-  /** An item has begun. */
+  /** Begins an item. */
   added(event: Json.JsonObject, out: Answer.Out): void {
     const wire = Wire.object(event["item"])
     this.head(this.items.begun(wire, event["output_index"]), wire, out)
   }
 
-  /** An item is complete. */
+  /** Completes an item. */
   done(event: Json.JsonObject, out: Answer.Out): void {
     const wire = Wire.object(event["item"])
     const item = this.items.ended(wire, event["output_index"])
     if (item !== undefined) this.complete(item, wire, out)
   }
 
-  /** The whole output, as the last event or a document has it. What was streamed is known by its type and order. */
+  /** Takes the whole output from the last event or a document. Type and order match its items to streamed items. */
   whole(output: ReadonlyArray<Json.JsonObject>, ending: ToolCalls.Ending, out: Answer.Out): void {
     const left = new Map<string, Array<Item>>()
     for (const [index, wire] of output.entries()) {
@@ -129,7 +125,7 @@ export class Output {
     if (item.type === "function_call") this.call(item, wire, out)
   }
 
-  /** A call that may have been cut is left open: its text and its place show whether it was. */
+  /** Completes an item. A possibly cut call stays open: its text and place show later whether it was cut. */
   private complete(item: Item, wire: Json.JsonObject, out: Answer.Out, mayBeCut = false): void {
     this.head(item, wire, out)
     item.isDone = true
@@ -138,11 +134,11 @@ export class Output {
       this.replace(item.call, argumentsOf(wire), out)
       const isCut = wire["status"] === "incomplete"
       if (isCut || (!mayBeCut && argumentsOf(wire) !== "")) this.calls.close(item.call, isCut, out)
-      // Arguments that the item does not repeat may lack fragments that stand under another item.
+      // Arguments not repeated by the item may lack fragments filed under another item.
       else if (!mayBeCut) this.calls.settle(item.call, out)
       return
     }
-    // The whole reply shows whose such a call is.
+    // Such a call's owner shows only in the whole reply.
     if (item.type === customType || isAsking(item.wire ?? wire)) return
     if (isHosted(item)) return this.list(item, out)
     const said = wire["content"]
@@ -166,7 +162,7 @@ export class Output {
     if (call.id === "" && named !== undefined) this.calls.name(call, named, out)
   }
 
-  /** The call of an item, which may begin with a fragment of its arguments. */
+  /** Returns an item's call, which may begin with an argument fragment. */
   private callOf(item: Item): ToolCalls.Call {
     return item.call ??= this.calls.open(undefined)
   }
@@ -190,7 +186,7 @@ export class Output {
     if (!this.calls.replace(call, text, out)) this.problem ??= ToolCalls.contradiction
   }
 
-  /** A call that ran at the provider: it is listed in its place, whole at once, and never run here. */
+  /** Lists a provider-executed call, whole and in place, never run here. */
   private list(item: Item, out: Answer.Out): void {
     if (!isCall(item)) return
     const wire = item.wire ?? {}
@@ -205,9 +201,9 @@ export class Output {
   }
 
   /**
-   * Calls with a text instead of arguments are this side's to answer if it declared such tools. If nothing is known of
-   * what was declared, those behind which the model spoke again ran at the provider. The text stands under `input` for
-   * a tool that was declared to take one, and else for the arguments.
+   * Assigns calls with text instead of arguments. Such a call belongs to this side if this side declared the tool.
+   * Without known declarations, a call before the last text ran at the provider. For a tool declared to take text, the
+   * text goes under `input`; otherwise it forms the arguments.
    */
   private customCalls(ending: ToolCalls.Ending, out: Answer.Out): void {
     const lastText = this.items.all.findLastIndex((item) => item.texts("text").text !== "")
@@ -240,14 +236,14 @@ export class Output {
     emit(kind, delta, out)
   }
 
-  /** The whole of a text. */
+  /** Takes a whole text. */
   settle(kind: Kind, place: Place, event: Json.JsonObject, out: Answer.Out): void {
     const item = this.items.of(typeOfKind(kind), event)
     const whole = { place, index: indexOf(place, event), whole: wholeOf(event) }
     emit(kind, item.texts(kind).repeat("text", whole), out)
   }
 
-  /** A part of an item, empty when it begins and whole when it ends. */
+  /** Takes an item part: empty at its beginning, whole at its end. */
   settlePart(place: Place, event: Json.JsonObject, out: Answer.Out): void {
     const part = Wire.object(event["part"])
     const kind = kindOf(part)
@@ -258,7 +254,7 @@ export class Output {
     emit(kind, item.texts(kind).repeat("part", whole), out)
   }
 
-  /** All parts of an item, by the places where they stand. */
+  /** Takes all parts of an item, by place. */
   private listed(
     item: Item,
     places: ReadonlyArray<readonly [Place, ReadonlyArray<Json.JsonObject>]>,
@@ -282,7 +278,7 @@ export class Output {
     for (const annotation of Wire.list(part["annotations"])) this.annotate(annotation)
   }
 
-  /** A source that the text cites. Servers report it beside the text and in it. */
+  /** Adds a citation. Servers report citations both beside the text and inside it. */
   annotate(annotation: Json.JsonObject): void {
     const text = JSON.stringify(annotation)
     if (!this.annotations.has(text)) this.annotations.set(text, annotation)
@@ -291,7 +287,7 @@ export class Output {
   // -------------------------------------------------------------------------------------------------------------------
   // the end
 
-  /** The reply has ended: what is still open is completed. */
+  /** Ends the reply, completing everything still open. */
   end(ending: ToolCalls.Ending, out: Answer.Out): Said {
     for (const item of this.items.all.filter((one) => !one.isDone)) {
       if (item.call !== undefined && !item.hasText) {
@@ -312,7 +308,7 @@ export class Output {
     }
   }
 
-  /** The kinds of calls that wait for this side; those that the provider has answered are listed. */
+  /** Returns the call types waiting for this side, and lists the calls the provider answered. */
   private asked(out: Answer.Out): ReadonlyArray<string> {
     const open = withoutAnswer(this.items.all.map(({ wire = {} }) => wire), isAsking)
     const asked = new Set<string>()
@@ -328,7 +324,7 @@ export class Output {
     return this.items.all.map((item) => item.texts(kind).text).join("")
   }
 
-  /** Returns what goes back beside text and calls: reasoning, what the provider did, and how the text was divided. */
+  /** Returns the values to send back beside text and calls: reasoning, provider work and text boundaries. */
   private kept(): ReadonlyArray<Message.Part> {
     const messages = this.items.ofType("message")
     const firstCall = this.items.ofType("function_call")[0]?.position ?? Infinity
@@ -348,7 +344,7 @@ export class Output {
 
 type Read = (output: Output, event: Json.JsonObject, out: Answer.Out) => void
 
-/** The kinds of texts, by new and old names: what they are to a reader, and where in an item they stand. */
+/** Text types, by new and old names: their meaning and their place in an item. */
 const texts: ReadonlyArray<readonly [name: string, kind: Kind, place: Place]> = [
   ["output_text", "text", "content"],
   ["refusal", "refusal", "content"],
@@ -361,7 +357,7 @@ const texts: ReadonlyArray<readonly [name: string, kind: Kind, place: Place]> = 
 const contentPart: Read = (output, event, out) => output.settlePart("content", event, out)
 const summaryPart: Read = (output, event, out) => output.settlePart("summary", event, out)
 
-/** The events of a reply's output. Kinds that are not listed repeat the content of others. */
+/** Output events. Types not listed repeat other content. */
 export const readers: ReadonlyMap<string, Read> = new Map<string, Read>([
   ["response.output_item.added", (output, event, out) => output.added(event, out)],
   ["response.output_item.done", (output, event, out) => output.done(event, out)],
@@ -383,7 +379,7 @@ const typeOfKind = (kind: Kind): string => kind === "thought" ? "reasoning" : "m
 const indexOf = (place: Place, event: Json.JsonObject): unknown =>
   (place === "summary" ? event["summary_index"] : event["content_index"]) ?? 0
 
-/** The whole text of an event or a part. */
+/** Whole text of an event or part. */
 const wholeOf = (given: Json.JsonObject): string => Wire.string(given["text"]) ?? Wire.string(given["refusal"]) ?? ""
 
 const emit = (kind: Kind, delta: string, out: Answer.Out): void => {
@@ -391,7 +387,7 @@ const emit = (kind: Kind, delta: string, out: Answer.Out): void => {
   if (kind === "thought") Answer.think(delta, out)
 }
 
-/** Returns the part of the reply's text that a message consists of, and what else it has to go back with. */
+/** Returns a message's share of the reply text, and its other values to send back. */
 const divisionOf = (item: Item): Json.JsonObject => ({
   ...Wire.defined({ id: item.id, phase: Wire.string(item.wire?.["phase"]) }),
   length: item.texts("text").text.length,
@@ -403,7 +399,7 @@ const argumentsOf = (wire: Json.JsonObject): string => {
   return typeof given === "string" ? given : Json.isObject(given) ? JSON.stringify(given) : ""
 }
 
-/** Returns what a hosted tool was asked: in the member that its kind of item has for it. */
+/** Returns a hosted tool's input, from the member its item type uses. */
 const inputOf = (wire: Json.JsonObject): Json.JsonObject => {
   const given = wire["arguments"] ?? wire["action"] ?? wire["operation"] ?? wire["input"]
   if (Json.isObject(given)) return given

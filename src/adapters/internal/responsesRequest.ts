@@ -1,8 +1,7 @@
 /**
- * Writes a Responses request: the tools, the form of the answer, and the thread as input items: messages, calls,
- * outputs, and what an earlier reply of this protocol left to be sent back, each at its place. What another protocol
- * left is ignored. An item that waits for an answer that was never given is not sent, nor is reasoning that nothing
- * follows: servers refuse both.
+ * Writes a Responses request: the tools, the answer format, and the thread as input items. These are messages, calls,
+ * outputs, and values kept from earlier replies, each in its place. Values from other protocols are ignored. The
+ * request omits items still waiting for an answer, and reasoning with nothing after it: servers refuse both.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as Json from "../../internal/json.ts"
@@ -13,13 +12,15 @@ import { metadataKey, unanswered } from "./responsesReply.ts"
 import * as StrictSchema from "./strictSchema.ts"
 import * as Wire from "./wire.ts"
 
-/** The fields of a request that depend on its thread. */
+/** Request fields derived from the thread. */
 export interface Input {
   readonly instructions: string | undefined
   readonly items: ReadonlyArray<Json.JsonObject>
 }
 
-/** The system messages a thread begins with are its instructions; without anything else they are its input. */
+/**
+ * Writes a thread. Leading system messages become its instructions; without other messages they are the entire input.
+ */
 export const write = (messages: ReadonlyArray<Message.Message>, isStored: boolean, server: string): Input => {
   const calls = new Calls(server)
   const first = messages.findIndex((message) => message.role !== "system")
@@ -43,20 +44,20 @@ const itemsOf = (message: Message.Message, calls: Calls, isStored: boolean): Rea
   }
 }
 
-/** The form of ids, with the protocol's own limit: there are servers that make ids almost as long. */
+/** Id rules, with the protocol's own limit: some servers make ids almost as long. */
 const ids: Wire.IdRules = { longest: 64, mayRepeat: false }
 
-/** Ids of calls as they are sent, and what kind of item each call is. */
+/** Tracks sent call ids and each call's item type. */
 class Calls {
   private readonly ids: Wire.SentIds
-  /** The type of the latest call of each id in the thread. */
+  /** Type of the latest call per id. */
   private readonly types = new Map<string, string>()
 
   constructor(server: string) {
     this.ids = new Wire.SentIds(ids, Wire.isCallOf(metadataKey, server))
   }
 
-  /** The calls of a message as items. Answers that follow are answers to these. */
+  /** Writes a message's calls as items. Subsequent answers refer to these calls. */
   open(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Placed> {
     const idOf = this.ids.turn(calls)
     return calls.map((call) => {
@@ -79,7 +80,7 @@ class Calls {
 const parts = (content: ReadonlyArray<Message.Part>): ReadonlyArray<Json.JsonObject> =>
   content.flatMap((part) => Media.isMedia(part) ? [media(part)] : part.type === "text" ? [text(part.text)] : [])
 
-/** A tool's answer. It is a plain text if it can be one, because not every server takes parts. */
+/** Returns a tool answer, as plain text if possible, because some servers refuse parts. */
 const outputOf = ({ content }: Message.Message): string | ReadonlyArray<Json.JsonObject> => {
   if (typeof content === "string" || Media.held(content, isHeld).length === 0) {
     return Media.textWith(content, isHeld)
@@ -93,8 +94,8 @@ const document =
   /^application\/(pdf|rtf|msword|vnd\.(openxmlformats-officedocument|oasis\.opendocument|ms-excel|ms-powerpoint))/
 
 /**
- * Returns `true` for content that an answer may hold: images, and files that the provider reads as documents. It
- * refuses sounds.
+ * Returns `true` for content allowed in an answer: images, and files the provider reads as documents. The provider
+ * refuses audio.
  */
 const isHeld = (part: Media.Media): boolean => {
   const type = Media.plainTypeOf(part)
@@ -106,7 +107,7 @@ const isHeld = (part: Media.Media): boolean => {
 
 const text = (value: string): Json.JsonObject => ({ type: "input_text", text: value })
 
-/** The id of a file that the provider has already. */
+/** Returns `true` for an upload id. */
 const isUploaded = (url: string | undefined): boolean => url?.startsWith("file-") === true
 
 const media = (value: Media.Media): Json.JsonObject => {
@@ -127,7 +128,7 @@ const media = (value: Media.Media): Json.JsonObject => {
   return { type: "input_file", filename, file_data: url ?? Media.dataUri(value) }
 }
 
-/** A file that is sent inline needs a name, whose extension names its type. */
+/** Returns a file extension: an inline file needs a name, whose extension states its type. */
 const extensionOf = (mediaType = ""): string =>
   mediaType === "text/plain" ? "txt" : /\/([a-z0-9]+)/i.exec(mediaType)?.[1] ?? "bin"
 
@@ -136,7 +137,7 @@ export const unsupported = (messages: ReadonlyArray<Message.Message>): string | 
 // ---------------------------------------------------------------------------------------------------------------------
 // the model's turn
 
-/** An item and its place in the reply that it came from. */
+/** An item, and its place in its reply. */
 interface Placed {
   readonly place: number
   readonly item: Json.JsonObject
@@ -160,7 +161,7 @@ const assistantItems = (
   return followed(placed.map(({ item }) => item))
 }
 
-/** Places may be infinite, whose difference is no number. */
+/** Compares places. They may be infinite, so subtraction fails. */
 const compare = (left: number, right: number): number => left === right ? 0 : left < right ? -1 : 1
 
 const callItem = (call: Message.ToolCall, kept: Json.JsonObject, call_id: string): Placed => {
@@ -174,8 +175,8 @@ const callItem = (call: Message.ToolCall, kept: Json.JsonObject, call_id: string
 }
 
 /**
- * The messages that a reply's text was divided into. A text that was changed since
- * is one message without their ids, in front of the calls.
+ * Divides a reply's text into its original messages. A changed text becomes one message without ids, in front of the
+ * calls.
  */
 const textItems = (said: string, kept: ReadonlyArray<Json.JsonObject>, firstCall: number): ReadonlyArray<Placed> => {
   const parts = kept.flatMap((one) => Json.isObject(one["message"]) ? [{ place: placeOf(one), ...one["message"] }] : [])
@@ -204,8 +205,8 @@ const messageItem = (part: Json.JsonObject, text: string): Json.JsonObject | und
 }
 
 /**
- * An item as it goes back. Reasoning without its content, in letters or encrypted, is known to the server by its id
- * alone, and only where replies are stored.
+ * Returns an item to send back. The server knows reasoning without content, plain or encrypted, only by id, and only
+ * while it stores replies.
  */
 const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | undefined => {
   if (item["type"] !== "reasoning") return item
@@ -221,20 +222,19 @@ const backItem = (item: Json.JsonObject, isStored: boolean): Json.JsonObject | u
   }
 }
 
-/** Removes the calls that wait for an answer of a kind that no tool can give. */
+/** Removes calls waiting for an answer no tool can give. */
 const answered = (kept: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> => {
   const items = kept.map((one) => Wire.object(one["item"]))
   const open = unanswered(items)
   return kept.filter((_, index) => !open.has(items[index] ?? {}))
 }
 
-/** Removes the reasoning at the end, which belongs to what is not there. */
+/** Removes reasoning at the end, whose continuation is missing. */
 const followed = (items: ReadonlyArray<Json.JsonObject>): ReadonlyArray<Json.JsonObject> =>
   items.slice(0, items.findLastIndex((item) => item["type"] !== "reasoning") + 1)
 
 // ---------------------------------------------------------------------------------------------------------------------
-// tools and the form of the answer: the provider's own tools come with the options and stand beside those of the run;
-// schemas are rewritten where the model is to be held to them
+// Tools and answer format. Provider tools come from the options and join the run's tools; strict mode rewrites schemas.
 
 interface Options {
   readonly strict?: boolean
@@ -242,15 +242,15 @@ interface Options {
 }
 
 /**
- * The names of the tools that are declared to take a text instead of arguments, among the provider's own; nothing if
- * there are none of its own.
+ * Returns the provider tools declared to take text instead of arguments, or `undefined` if no provider tools are
+ * declared.
  */
 export const custom = (given: ReadonlyArray<Json.JsonObject>): ReadonlySet<string> | undefined =>
   given.length === 0
     ? undefined
     : new Set(given.flatMap(({ name, type }) => type === "custom" && typeof name === "string" ? [name] : []))
 
-/** Servers refuse what concerns tools in a request without any. */
+/** Writes the tools. Servers refuse tool settings in a request without tools. */
 export const tools = (
   request: Adapter.Request,
   given: ReadonlyArray<Json.JsonObject>,
@@ -265,7 +265,7 @@ export const tools = (
   }
 }
 
-/** Writes a tool. The provider would rewrite the schema if `strict` were left out. */
+/** Writes a tool. Without an explicit `strict`, the provider would rewrite the schema. */
 const tool = ({ description, name, parameters }: Tool.Definition, options: Options): Json.JsonObject => {
   const { isStrict, schema } = StrictSchema.written(parameters, options.strict === true, StrictSchema.openAi)
   return {
@@ -287,7 +287,7 @@ const toolChoice = (
 }
 
 /**
- * The form of the answer. A schema without a strict form is sent unchanged: the server decides whether to accept it.
+ * Writes the answer format. A schema without a strict form goes out unchanged: the server decides whether to accept it.
  */
 export const format = (wanted: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (wanted === undefined || wanted.type === "text") return {}

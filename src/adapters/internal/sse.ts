@@ -1,10 +1,10 @@
 /**
- * Server-sent events out of network reads. It is linear in what arrives, wherever the reads are cut: inside a line, a
- * CRLF or a code point. What it holds is bounded. Lines that are no field are kept, because servers are known to break
- * a stream off with a bare JSON document; with `Documents` they are events, too, as they come.
+ * Parses server-sent events from network reads. The work is linear in the input, wherever reads are cut: inside a line,
+ * a CRLF or a code point. Memory is bounded. Lines other than fields are kept, because some servers break off a stream
+ * with a bare JSON document; with `Documents`, such documents become events on arrival.
  */
 
-/** One event: its name, if it has one, and its data lines joined. */
+/** An event: its name, if any, and its joined data lines. */
 export interface SseEvent {
   readonly name: string | undefined
   readonly data: string
@@ -13,9 +13,9 @@ export interface SseEvent {
 const lineEnd = /[\r\n]/g
 
 export class Parser {
-  /** `true` once more was held than is allowed; nothing is read from then on. */
+  /** `true` once input exceeded the limit; parsing stops there. */
   isTooLong = false
-  /** The lines that were no field of an event. */
+  /** Lines outside events. */
   stray = ""
   private readonly maximum: number
   private readonly documents: Documents | undefined
@@ -26,25 +26,25 @@ export class Parser {
   private isAfterReturn = false
 
   /**
-   * `maximum` bounds, in UTF-16 code units, what is held of one event, line or document, and the stray lines together.
-   * With `documents`, every JSON object out of stray lines is an event without a name.
+   * Creates a parser. `maximum` bounds, in UTF-16 code units, each held event, line or document, and all stray lines
+   * together. With `documents`, every JSON object in stray lines becomes a nameless event.
    */
   constructor(maximum: number, documents?: Documents) {
     this.maximum = maximum
     this.documents = documents
   }
 
-  /** `true` once there were bytes that are no UTF-8; nothing is read from there on. */
+  /** `true` once bytes were not UTF-8; parsing stops there. */
   get isInvalid(): boolean {
     return this.decoder.isInvalid
   }
 
-  /** The events that are complete with these bytes. */
+  /** Returns the events completed by these bytes. */
   feed(bytes: Uint8Array): ReadonlyArray<SseEvent> {
     return this.read(this.decoder.decode(bytes))
   }
 
-  /** The event that was still open: the last one counts although the blank line after it is missing. */
+  /** Returns the open event: the last event counts even without its blank line. */
   end(): ReadonlyArray<SseEvent> {
     const events: Array<SseEvent> = []
     if (this.line !== "") this.endLine("", events)
@@ -110,20 +110,19 @@ export class Parser {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// documents outside of events: a stream that is one JSON array, an error that breaks a stream off, a whole reply. An
-// object is found as soon as its last line is there; only one that is still open is held, and the work is linear in
-// the lines
+// Documents outside events: a stream written as one JSON array, an error breaking off a stream, a whole reply. An
+// object is found with its last line; only an open object is held, and the work is linear in the lines.
 
-/** The characters that may stand before an object, and between two objects of a list. */
+/** Characters allowed before an object, and between two objects in a list. */
 const between = /^[\s,[\]]*(\{|$)/
 
 export class Documents {
-  /** The object that is still open. */
+  /** The open object. */
   held = ""
   private depth = 0
   private isInString = false
 
-  /** The objects that are complete with this line; nothing if the line belongs to no object. */
+  /** Returns the objects completed by this line, or `undefined` if the line belongs to no object. */
   feed(line: string): ReadonlyArray<string> | undefined {
     if (this.depth === 0 && !between.test(line)) return undefined
     const found: Array<string> = []
@@ -149,15 +148,14 @@ export class Documents {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// UTF-8 out of bytes that are cut anywhere. Bytes that are no UTF-8 are not guessed at: what stands before them is
-// read, and nothing after
+// UTF-8 decoding of bytes cut anywhere. Invalid bytes are never guessed: decoding stops before the first invalid byte.
 
 const none = new Uint8Array(0)
 
-/** Returns the number of bytes of a code point that starts with this one. */
+/** Returns how many bytes a code point has, by its first byte. */
 const lengthOf = (lead: number): number => lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4
 
-/** The bytes at the end that only begin a code point. */
+/** Returns the trailing bytes of an incomplete code point. */
 const begun = (bytes: Uint8Array): Uint8Array => {
   for (let index = bytes.length - 1; index >= Math.max(0, bytes.length - 3); index--) {
     const byte = bytes[index] ?? 0
@@ -175,10 +173,10 @@ const joined = (left: Uint8Array, right: Uint8Array): Uint8Array => {
 }
 
 export class Decoder {
-  /** `true` once there were bytes that are no UTF-8. */
+  /** `true` once bytes were not UTF-8. */
   isInvalid = false
   private readonly decoder = new TextDecoder("utf-8", { fatal: true })
-  /** The bytes that only begin a code point, which the decoder holds as well. */
+  /** Bytes of an incomplete code point, also held by the decoder. */
   private held: Uint8Array = none
   private hasText = false
 
@@ -196,7 +194,9 @@ export class Decoder {
     }
   }
 
-  /** Reads byte by byte up to the first that is wrong. Only a mark at the beginning of all text is no text. */
+  /**
+   * Decodes byte by byte up to the first invalid byte. A byte order mark counts as text except at the very beginning.
+   */
   private validStart(bytes: Uint8Array): string {
     const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: this.hasText })
     let text = ""

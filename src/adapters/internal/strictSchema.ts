@@ -1,8 +1,8 @@
 /**
- * JSON Schema for providers that hold a model to it and accept only a part of the language. A schema is rewritten so
- * that it contains only what the provider can enforce: what it leaves out is still checked by the tool's own decoder.
- * A part that cannot be expressed, such as an open map, leaves the schema unchanged. A member that may be missing
- * becomes one that may be null, and the nulls that stand for missing members are removed from the model's arguments.
+ * Rewrites JSON Schema for providers enforcing only part of the language. The result contains only enforceable
+ * keywords; the tool's own decoder still checks the rest. An inexpressible part, such as an open map, leaves the schema
+ * unchanged. Optional members become nullable, and nulls standing for missing members are removed from the model's
+ * arguments.
  */
 import * as Option from "effect/Option"
 import { admitsNull, withoutNulls } from "../../internal/declare/jsonSchema.ts"
@@ -11,15 +11,15 @@ import * as Wire from "./wire.ts"
 
 type Schema = Json.JsonObject
 
-/** The dialect of JSON Schema that a provider accepts. */
+/** A provider's dialect of JSON Schema. */
 export interface Dialect {
   readonly keywords: ReadonlySet<string>
   readonly formats: ReadonlySet<string>
-  /** `true` if every member has to be required, so that one that may be missing has to be nullable instead. */
+  /** `true` if every member must be required, so optional members must be nullable instead. */
   readonly isAllRequired: boolean
 }
 
-/** A schema that a provider can enforce, and the way back from what a model wrote under it. */
+/** An enforceable schema, and the conversion back from a model's arguments. */
 export interface Strict {
   readonly schema: Schema
   readonly restore: (value: Schema) => Schema
@@ -47,7 +47,7 @@ export const openAi: Dialect = {
   isAllRequired: true
 }
 
-/** Anthropic's strict mode: members may be missing, and numbers and lists have no bounds. */
+/** Anthropic's strict mode: members may be missing; numbers and lists have no bounds. */
 export const anthropic: Dialect = {
   keywords: new Set([...structure, "const", "pattern", "required", "additionalProperties"]),
   formats: new Set([...formats, "uri"]),
@@ -56,7 +56,7 @@ export const anthropic: Dialect = {
 
 const known = new WeakMap<Dialect, WeakMap<Schema, Option.Option<Strict>>>()
 
-/** The strict form of a schema of an object, if it has one. It is made once: a schema is sent with every request. */
+/** Returns an object schema's strict form, if any. Results are cached, since every request sends the same schemas. */
 export const rewrite = (schema: Schema, dialect: Dialect): Option.Option<Strict> => {
   const ofDialect = known.get(dialect) ?? new WeakMap<Schema, Option.Option<Strict>>()
   known.set(dialect, ofDialect)
@@ -65,7 +65,7 @@ export const rewrite = (schema: Schema, dialect: Dialect): Option.Option<Strict>
   return made
 }
 
-/** A schema as it is sent: rewritten if the model is to be held to it and can be, and unchanged otherwise. */
+/** Returns a schema as sent: rewritten if strictness is wanted and possible, otherwise unchanged. */
 export const written = (
   schema: Schema,
   isWanted: boolean,
@@ -76,7 +76,7 @@ export const written = (
     onSome: (strict) => ({ schema: strict.schema, isStrict: true })
   })
 
-/** The arguments of a call of a tool whose schema was rewritten, as the tool was declared with. */
+/** Converts arguments written under a rewritten schema back to the tool's declared schema. */
 export const restore = (
   tools: ReadonlyArray<{ readonly name: string; readonly parameters: Schema }>,
   dialect: Dialect
@@ -106,7 +106,7 @@ const isOfObjects = (schema: Schema): boolean =>
   types(schema).includes("object") || (schema["type"] === undefined && Json.isObject(schema["properties"]))
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Schemas, rewritten.
+// Rewriting.
 
 const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
   if (!Json.isObject(node)) return Option.none()
@@ -126,22 +126,20 @@ const convert = (node: unknown, dialect: Dialect): Option.Option<Schema> => {
   )
 }
 
-/** Returns `true` if there is a strict form: the schema must not be empty, and an object has to name its members. */
+/** Returns `true` if a strict form exists: the schema must not be empty, and an object must name its members. */
 const isSayable = (schema: Schema): boolean => {
   const isSaid = ["type", "$ref", "enum", "anyOf"].some((key) => schema[key] !== undefined) || isOfObjects(schema)
   return isSaid && schema["patternProperties"] === undefined && schema["prefixItems"] === undefined &&
     !(isOfObjects(schema) && isOpen(schema)) && (!types(schema).includes("array") || Json.isObject(schema["items"]))
 }
 
-/** An open object without members may be one whose members are declared elsewhere. */
+/** Detects open objects. An open object without members may have members declared elsewhere. */
 const isOpen = ({ additionalProperties, properties }: Schema): boolean => {
   const isNamed = Json.isObject(properties) && Object.keys(properties).length > 0
   return Json.isObject(additionalProperties) || (!isNamed && additionalProperties !== false)
 }
 
-/**
- * Other spellings of what every provider accepts: `oneOf` for `anyOf`, `const` for `enum`, one list of checks for many.
- */
+/** Normalizes other spellings: `oneOf` to `anyOf`, `const` to `enum`, `allOf` to a single schema. */
 const flattened = (schema: Schema): Schema | undefined => {
   const { allOf, const: constant, oneOf, ...rest } = schema
   const plain: Schema = {
@@ -155,7 +153,7 @@ const flattened = (schema: Schema): Schema | undefined => {
 
 const typeOf = (value: unknown): string => value === null ? "null" : Array.isArray(value) ? "array" : typeof value
 
-/** Merges two schemas, if they do not contradict each other. */
+/** Merges two schemas without contradictions. */
 const together = (left: Schema | undefined, right: unknown): Schema | undefined => {
   if (left === undefined || !Json.isObject(right)) return undefined
   const isClash = Object.entries(right).some(([key, value]) =>
@@ -165,7 +163,7 @@ const together = (left: Schema | undefined, right: unknown): Schema | undefined 
   return isClash ? undefined : { ...right, ...left }
 }
 
-/** The schemas below a keyword, or nothing if one of them has no strict form. */
+/** Converts the schemas below a keyword, or none if one has no strict form. */
 const inside = (key: string, value: unknown, dialect: Dialect): Option.Option<Schema> => {
   if (value === undefined) return Option.some({})
   const converted: Option.Option<unknown> = Array.isArray(value)

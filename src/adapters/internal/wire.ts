@@ -1,6 +1,6 @@
 /**
- * Reads and writes what all protocols have alike: the members of what a provider wrote, usage that is reported piece by
- * piece, and the ids of calls. Reading is total: a member of another form than expected is not there.
+ * Reads and writes values common to all protocols: members, piecewise usage and call ids. Reading is total: a member
+ * with an unexpected shape counts as absent.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -12,38 +12,40 @@ import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 
-/** A text that is not empty. */
+/** Returns a nonempty string. */
 export const string = (value: unknown): string | undefined =>
   typeof value === "string" && value !== "" ? value : undefined
 
 export const object = (value: unknown): Json.JsonObject => Json.isObject(value) ? value : {}
 
-/** The objects of a list. */
+/** Returns the objects in a list. */
 export const list = (value: unknown): ReadonlyArray<Json.JsonObject> =>
   Array.isArray(value) ? value.filter(Json.isObject) : []
 
 export const number = (value: unknown): number | undefined => typeof value === "number" ? value : undefined
 
-/** A record without the members that have no value. */
+/** Drops undefined members. */
 export const defined = <A extends object>(record: A): { readonly [Name in keyof A]?: Exclude<A[Name], undefined> } =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined)) as A
 
-/** A record without the members that a provider calls `null`, either. */
+/** Drops undefined and `null` members. */
 export const said = (record: Json.JsonObject): Record<string, unknown> =>
   Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null && value !== undefined))
 
-/** A member that is left out when there is nothing in it. */
+/** Returns a member, or nothing if its value is empty. */
 export const filled = (key: string, value: object): Json.JsonObject =>
   Object.keys(value).length === 0 ? {} : { [key]: value }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // history
 
-/** The calls of a message that this side ran. */
+/** Returns a message's calls run on this side. */
 export const ownCalls = ({ toolCalls = [] }: Message.Message): ReadonlyArray<Message.ToolCall> =>
   toolCalls.filter((call) => call.providerExecuted !== true)
 
-/** The arguments of a call. A text that is no JSON object is not sent back: servers refuse the whole history for it. */
+/**
+ * Returns a call's arguments. Text other than a JSON object is not sent back: servers would refuse the whole history.
+ */
 export const argumentsOf = ({ arguments: args, rawArguments = "" }: Message.ToolCall): string =>
   Json.wellFormedJson(
     rawArguments.trim() !== "" && ToolCalls.isWhole(ToolCalls.ofText(rawArguments))
@@ -52,8 +54,8 @@ export const argumentsOf = ({ arguments: args, rawArguments = "" }: Message.Tool
   )
 
 /**
- * The pieces of a text, by their lengths; what is no number has none. Nothing if these are not the lengths of the whole
- * text, which then was changed since.
+ * Divides a text by piece lengths; a non-number counts as no characters. Returns `undefined` if the lengths do not
+ * cover the whole text, which has changed in that case.
  */
 export const divided = (text: string, lengths: ReadonlyArray<unknown>): ReadonlyArray<string> | undefined => {
   let end = 0
@@ -62,22 +64,25 @@ export const divided = (text: string, lengths: ReadonlyArray<unknown>): Readonly
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// makers: what a server keeps with a message or a call, and the ids that it made, go back to it, and to no other
+// Makers. Values a server stored with a message or call, and ids the server made, go back to that server only.
 
-/** Returns the name of a server as a maker: its host and its port. */
+/** Returns a server's maker name: host and port. */
 export const serverOf = (baseUrl: string): string => URL.canParse(baseUrl) ? new URL(baseUrl).host : baseUrl
 
-/** Returns `true` if a server made what was kept. What names no maker is for any server: a program wrote it. */
+/**
+ * Returns `true` if a server made the stored values. Values without a maker were written by a program and go to any
+ * server.
+ */
 export const isMadeBy = (server: string, kept: Json.JsonObject): boolean => {
   const { server: maker = server } = kept
   return maker === server
 }
 
-/** The things that are kept under a protocol's key with the server that made them. */
+/** Values stored under a protocol's key together with their maker. */
 export interface Kept {
-  /** The key of the protocol in metadata. */
+  /** The protocol's metadata key. */
   readonly key: string
-  /** Returns `true` if fields beside reasoning mean something to one server alone, and not to all of the protocol. */
+  /** Returns `true` if fields beside reasoning mean something to one server only, not to the entire protocol. */
   readonly isOfServer: (kept: Json.JsonObject) => boolean
 }
 
@@ -86,15 +91,15 @@ const withMaker = (metadata: Json.JsonObject | undefined, key: string, server: s
   [key]: { ...object(metadata?.[key]), server }
 })
 
-/** Returns a test of calls: whether a server made one, under a protocol's key. */
+/** Returns a test for calls made by a server, under a protocol's key. */
 export const isCallOf = (key: string, server: string) => ({ metadata }: Message.ToolCall): boolean => {
   const kept = object(metadata)[key]
   return Json.isObject(kept) && isMadeBy(server, kept)
 }
 
 /**
- * The events of a reply with its maker beside what is kept for it, and beside the id of each call for this side, which
- * may get another name in its thread.
+ * Adds the maker to a reply event: beside values stored for it, and beside the id of each call for this side, since the
+ * thread may rename the call.
  */
 export const made = (event: Event.AdapterEvent, { isOfServer, key }: Kept, server: string): Event.AdapterEvent => {
   const call = <
@@ -123,8 +128,8 @@ export const made = (event: Event.AdapterEvent, { isOfServer, key }: Kept, serve
 const longestName = 64
 
 /**
- * The names of a request's tools as a protocol takes them: one that it refuses has underscores in front, as many as no
- * other tool has. Everywhere else a tool has its own name.
+ * Maps tool names to the form a protocol accepts: a refused name gets leading underscores, enough to differ from all
+ * other tools. Everywhere else a tool keeps its own name.
  */
 export class SentNames {
   private readonly sent = new Map<string, string>()
@@ -149,7 +154,7 @@ export class SentNames {
     this.own.set(sent, name)
   }
 
-  /** The request as it is sent. */
+  /** Renames tools in an outgoing request. */
   request(request: Adapter.Request): Adapter.Request {
     if (this.sent.size === 0) return request
     const { toolChoice } = request
@@ -169,7 +174,7 @@ export class SentNames {
     }
   }
 
-  /** An event of the reply, with the tools' own names. */
+  /** Restores the tools' own names in a reply event. */
   event(event: Event.AdapterEvent): Event.AdapterEvent {
     if (this.own.size === 0) return event
     if (event._tag === "ToolCallStarted" || event._tag === "ToolCallCompleted") return this.renamed(event, this.own)
@@ -185,10 +190,9 @@ export class SentNames {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// usage: the latest report of a figure counts, and a report that leaves a figure out or calls it zero takes nothing
-// back
+// Usage. The latest report of each figure counts; a report with a missing or zero figure takes nothing back.
 
-/** The usage after another report. A total that the report does not state is the sum of what is known. */
+/** Merges a usage report. An unstated total becomes the sum of known figures. */
 export const mergedUsage = (previous: Response.Usage | null, next: Response.Usage): Response.Usage => {
   const merged = previous === null ? next : {
     ...Response.usage({ ...next, ...figures(previous), ...known(next) }),
@@ -211,7 +215,7 @@ const known = (usage: Response.Usage): Readonly<Record<string, unknown>> =>
 
 const hexadecimal = (value: number, digits: number): string => value.toString(16).padStart(digits, "0")
 
-/** Makes ids for calls that came without one: `call_` and a UUID of version 7, without its hyphens. */
+/** Makes ids for calls lacking an id: `call_` and a version 7 UUID without hyphens. */
 export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
   const time = hexadecimal(yield* Clock.currentTimeMillis, 12)
   const high = hexadecimal(yield* Random.nextIntBetween(0x8000, 0xbfff), 4)
@@ -224,31 +228,31 @@ export const idMaker: Effect.Effect<() => string> = Effect.gen(function*() {
   }
 })
 
-/** The form that a server demands of the ids that it did not make. */
+/** Rules a server imposes on ids it did not make. */
 export interface IdRules {
-  /** The characters that an id may not hold. Any character without. */
+  /** Characters not allowed in an id. By default all are allowed. */
   readonly illegal?: RegExp
-  /** The replacement of an illegal character. */
+  /** Replacement for an illegal character. */
   readonly filler?: string
-  /** The length that an id may have. That which every server takes by default. */
+  /** Maximum id length. Defaults to the length every server accepts. */
   readonly longest?: number
-  /** `true` if each id has the longest length. Its end counts then, since ids begin alike. */
+  /** `true` if every id has exactly the maximum length. Ids begin alike, so their ends count. */
   readonly isExact?: boolean
-  /** `true` if a thread may hold an id twice. */
+  /** `true` if a thread may contain an id twice. */
   readonly mayRepeat: boolean
 }
 
-/** Letters, digits, underscores and hyphens, in the length that every server takes. */
+/** Letters, digits, underscores and hyphens, at the length every server accepts. */
 export const wordIds: IdRules = { illegal: /[^A-Za-z0-9_-]/g, filler: "_", mayRepeat: false }
 
 /** Nine letters and digits. */
 export const nineIds: IdRules = { illegal: /[^A-Za-z0-9]/g, filler: "", longest: 9, isExact: true, mayRepeat: false }
 
-/** The id that the wire gave a call: its own, unless that was taken in its thread. */
+/** Returns the id the wire gave a call: its own id, unless already taken in its thread. */
 export const wireIdOf = ({ id, metadata }: Pick<Message.ToolCall, "id" | "metadata">): string =>
   string(object(metadata)["duplicateOf"]) ?? id
 
-/** The calls of a message, found by what the wire called them, in call order. A thread may give a call another id. */
+/** Finds a message's calls by wire id, in call order. A thread may give a call another id. */
 export class CallsByWireId {
   private readonly calls: Set<Message.ToolCall>
   private readonly byWireId = new Map<string, Array<Message.ToolCall>>()
@@ -262,31 +266,31 @@ export class CallsByWireId {
     }
   }
 
-  /** Takes the first call of an id that was not taken. */
+  /** Takes the first remaining call with an id. */
   take(wireId: string): Message.ToolCall | undefined {
     const call = this.byWireId.get(wireId)?.shift()
     if (call !== undefined) this.calls.delete(call)
     return call
   }
 
-  /** The calls that were not taken. */
+  /** Calls not yet taken. */
   get rest(): ReadonlyArray<Message.ToolCall> {
     return [...this.calls]
   }
 }
 
-/** An id in the form that a server demands. */
+/** Converts an id to a server's required form. */
 const formed = ({ filler = "", illegal, isExact = false, longest = ToolCalls.longestId }: IdRules, id: string) => {
   const legal = illegal === undefined ? id.toWellFormed() : id.replaceAll(illegal, filler)
   if (isExact) return legal.slice(-longest).padStart(longest, "0")
   return ToolCalls.shortened(legal, longest) || "call"
 }
 
-/** Ids of one length, no two of them the same: a number takes the place of an end. */
+/** Makes unique ids with one length: a number replaces the end of a taken id. */
 class ExactIds {
   private readonly length: number
   private readonly taken = new Set<string>()
-  /** The latest number, by what the ids with a number begin with. */
+  /** Latest number per id beginning. */
   private readonly counts = new Map<string, number>()
 
   constructor(length: number) {
@@ -315,28 +319,28 @@ class ExactIds {
   }
 }
 
-/** The ids of the calls of one id in the latest turn that has some, and the number of those that were answered. */
+/** Sent ids of the calls sharing an id in the latest turn, and how many were answered. */
 interface Open {
   readonly sent: Array<string>
   answered: number
 }
 
 /**
- * The ids of a thread's calls as they are sent, in the order of the thread. What a server called a call goes back to it
- * unchanged, repeated where the server repeated it. Any other call is sent under its own id, in the form that the
- * server demands. That id is the same for a call and its answer, and in every request of a growing thread; no other
- * call has it, unless the thread repeats an id and the server takes that.
+ * Maps a thread's call ids to sent ids, in thread order. An id made by the server goes back to it unchanged, repeated
+ * where the server repeated it. Any other call keeps its own id, in the server's required form. A call and its answer
+ * share the id, in every request of a growing thread. No other call has the same id, unless the thread repeats an id
+ * and the server accepts repetition.
  */
 export class SentIds {
   private readonly rules: IdRules
   private readonly isOwn: (call: Message.ToolCall) => boolean
   private readonly unique: Pick<ToolCalls.UniqueIds, "reserve" | "take">
-  /** The latest calls of each id in the thread. */
+  /** Latest calls per id in the thread. */
   private readonly latest = new Map<string, Open>()
-  /** The formed ids, by the id in the thread, where ids may repeat. */
+  /** Formed ids by thread id, where ids may repeat. */
   private readonly known = new Map<string, string>()
 
-  /** `isOwn` returns `true` for a call that the server made. */
+  /** Creates the map. `isOwn` returns `true` for calls made by the server. */
   constructor(rules: IdRules, isOwn: (call: Message.ToolCall) => boolean) {
     this.rules = rules
     this.isOwn = isOwn
@@ -345,7 +349,7 @@ export class SentIds {
       : new ToolCalls.UniqueIds()
   }
 
-  /** Takes the calls of the next message. Returns a function that gives the id of each, to be asked once a call. */
+  /** Takes the next message's calls. Returns a function from a call to its sent id; use it once per call. */
   turn(calls: ReadonlyArray<Message.ToolCall>): (call: Message.ToolCall) => string {
     const sent = new Map<Message.ToolCall, Array<string>>()
     const open = new Map<string, Open>()
@@ -362,20 +366,21 @@ export class SentIds {
     return (call) => sent.get(call)?.shift() ?? call.id
   }
 
-  /** The id that the next answer names. Answers to calls of one id are in the order of these. */
+  /** Returns the id for the next answer. Answers sharing a call id follow call order. */
   answered(id: string): string {
     const open = this.latest.get(id)
     return open?.sent[Math.min(open.answered++, open.sent.length - 1)] ?? formed(this.rules, id)
   }
 
-  /** Keeps an id that goes back as it is from the calls of others. */
+  /** Reserves an id sent back unchanged, so no other call takes the id. */
   reserve(id: string): string {
     this.unique.reserve(id)
     return id
   }
 
   /**
-   * A server that takes no id twice did not make calls that have one id in the thread: a program put these together.
+   * Returns a call's sent id. Where a server refuses repeated ids, calls sharing an id did not come from the server: a
+   * program combined them.
    */
   private sentOf(call: Message.ToolCall, isAgain: boolean): string {
     const isOwn = this.isOwn(call)

@@ -1,6 +1,6 @@
 /**
- * Makes an adapter out of a wire protocol. A protocol defines where a request goes, what it holds and how its answer is
- * read; the connection, the retries, the settings of the environment and the layer stand here once for all of them.
+ * Makes an adapter from a wire protocol. A protocol defines a request's address and body and reads its answer. The
+ * connection, retries, environment settings and the layer are implemented here once for all protocols.
  */
 import * as Clock from "effect/Clock"
 import * as Config from "effect/Config"
@@ -21,47 +21,41 @@ import type * as Errors from "./errors.ts"
 import * as Http from "./http.ts"
 import * as Wire from "./wire.ts"
 
-/** The amount that a model may think before it answers: as the provider's own level, or in tokens. */
+/** Thinking allowance before the answer: as the provider's own level, or in tokens. */
 export interface Reasoning {
-  /** The provider's own level, such as `"low"` or `"high"`. The model's default when it is left out. */
+  /** Provider's own level, such as `"low"` or `"high"`. Defaults to the model's own level. */
   readonly effort?: string
-  /** The amount in tokens. Not limited when it is left out. */
+  /** Allowance in tokens. Unlimited by default. */
   readonly maxTokens?: number
 }
 
-/** The options that all protocols share. */
+/** Options common to all protocols. */
 export interface Options extends Http.Options {
-  /** The name of the model, for requests that name none. */
+  /** Model name, for requests naming no model. */
   readonly model: string
   /**
-   * The key, in `Redacted`, so that no log of the options shows it: `Redacted.make(key)`. A plain string throws a
-   * `TypeError` when the layer is made. Leave it out for a server that wants none. It is kept out of errors and traces.
+   * Key, wrapped as `Redacted.make(key)` so that no log of the options shows the key. A plain string throws a
+   * `TypeError` when the layer is made. Leave it out for a server without keys. Errors and traces omit the key.
    */
   readonly apiKey?: Redacted.Redacted<string>
-  /** The amount that the model may think before it answers. The model's default when it is left out. */
+  /** Thinking allowance before the answer. Defaults to the model's own setting. */
   readonly reasoning?: Reasoning
-  /**
-   * The tokens that a request and its reply may have together, for `Adapter.fallback`. It is not sent. Not known by
-   * default.
-   */
+  /** Maximum tokens in request and reply together, for `Adapter.fallback`. Never sent. Unknown by default. */
   readonly contextWindow?: number
-  /** `true` if the model may call several tools in one turn. The provider's choice by default. */
+  /** `true` if the model may call several tools in one turn. Defaults to the provider's choice. */
   readonly parallelToolCalls?: boolean
   /**
-   * `true` if the provider holds the model to the schemas of tools, which are rewritten to what it accepts; one that
-   * cannot be is sent as it is. `false` by default.
+   * `true` to make the provider enforce tool schemas, rewritten to the form it accepts; a schema without such a form
+   * goes out unchanged. `false` by default.
    */
   readonly strict?: boolean
-  /**
-   * Fields of the provider's own, which are sent with every request as they are; a request's own `options` win. None by
-   * default.
-   */
+  /** Provider-specific fields, sent unchanged with every request; a request's own `options` win. None by default. */
   readonly options?: Readonly<Record<string, unknown>>
 }
 
 export const knownReasoning = { effort: Values.name, maxTokens: Values.whole } satisfies NamesOf<Reasoning>
 
-/** Options of a provider's cache of prompts. */
+/** Options for a provider's prompt cache. */
 export const cache: Values.Kind = Values.options({ key: Values.name, retention: Values.name })
 
 export const knownOptions = {
@@ -75,50 +69,50 @@ export const knownOptions = {
   options: Values.record
 } satisfies NamesOf<Options>
 
-/** The names under which the environment holds an adapter's settings; the first key that is set counts. */
+/** Environment variable names for an adapter's settings; the first key set counts. */
 interface Environment {
   readonly model: string
   readonly apiKey: readonly [string, ...ReadonlyArray<string>]
   readonly baseUrl: string
 }
 
-/** The server that a request goes to, as the maker of what it made before, and the time. */
+/** The server receiving a request, identified as a maker, and the current time. */
 export interface Sending {
   readonly server: string
   readonly now: number
 }
 
 export interface Protocol<O extends Options> {
-  /** The module's name, for the errors of callers. */
+  /** Module name, for errors about misuse. */
   readonly name: string
   readonly knownOptions: NamesOf<O>
-  /** The name of the provider in errors, unless the options have one or the server has its own. */
+  /** Provider name in errors, unless the options or the server name another. */
   readonly provider: string
-  /** Returns the name of the vendor whose server it is, where the protocol knows several. */
+  /** Returns the vendor running the server, where the protocol knows several. */
   readonly vendorOf?: (options: O) => string | undefined
-  /** The things that go back to the server that made them. */
+  /** Values to send back to the server that made them. */
   readonly kept: Wire.Kept
-  /** The names that tools may have, if the protocol refuses some that a tool may have. */
+  /** Tool names the protocol accepts, if it refuses some valid names. */
   readonly names?: RegExp
-  /** Returns advice on an error of the server that an option of the layer would avoid. */
+  /** Returns advice on a server error avoidable by a layer option. */
   readonly advice?: (options: O, error: Adapter.AdapterError) => string | undefined
   readonly baseUrl: string
-  /** The names of the provider and of the operation in spans, where they are not the usual ones. */
+  /** Provider and operation names in spans, where they are unusual. */
   readonly spans?: (options: O) => Pick<Adapter.Service, "provider" | "operation">
-  /** Returns the ways in which a typed answer can be asked for. */
+  /** Returns the supported ways to request a typed answer. */
   readonly output: (options: O) => Adapter.Service["output"] & {}
   readonly environment: Environment
-  /** Returns the path of a request, under the base URL. */
+  /** Returns a request's path under the base URL. */
   readonly path: (options: O, request: Adapter.Request) => string
-  /** The headers of every request, the secret ones redacted. */
+  /** Headers for every request, with secrets redacted. */
   readonly headers: (options: O) => Http.HeaderValues
-  /** The body of a request that is sent to a server `now`, in milliseconds since 1970. */
+  /** Request body, sent `now` (milliseconds since 1970). */
   readonly body: (options: O, request: Adapter.Request, to: Sending) => Json.JsonObject
-  /** Returns the reason why the protocol cannot express a request, if it cannot. */
+  /** Returns the reason the protocol cannot express a request, if any. */
   readonly unsupported: (request: Adapter.Request, options: O) => string | undefined
-  /** The reasons of the protocol's own error codes. */
+  /** Error reasons for the protocol's own codes. */
   readonly errors: Errors.Words
-  /** Reads one answer. `makeId` makes ids for calls that come without one. */
+  /** Reads one answer. `makeId` makes ids for calls without an id. */
   readonly reader: (
     origin: Errors.Origin,
     makeId: () => string,
@@ -176,7 +170,10 @@ const make = <O extends Options>(
   }))
 }
 
-/** A request of a program's own, whose tools are not those of a run: each is one object, or is left out. */
+/**
+ * Checks a program's own request, whose tools come from no run: each schema must be a single object, or its tool is
+ * left out.
+ */
 const offered = (request: Adapter.Request): Adapter.Request => {
   const tools = request.tools.flatMap((tool) => {
     const found = Result.getOrUndefined(objectOf(tool.parameters))
@@ -203,17 +200,17 @@ export const layerConfig = <O extends Options>(
 ): Layer.Layer<Adapter.Adapter, Config.ConfigError, HttpClient.HttpClient> =>
   Layer.unwrap(Effect.map(environment(protocol, defaults), (options) => layer(protocol, options)))
 
-/** A setting of the environment; an empty one is none. */
+/** Reads an environment setting; an empty value counts as unset. */
 const setting = (name: string): Config.Config<Option.Option<string>> =>
   Config.option(Config.String(name)).pipe(
     Config.map((value) => Option.filter(Option.map(value, (text) => text.trim()), (text) => text !== ""))
   )
 
-/** Fails with the name of the setting if there is nothing to stand in for it. */
+/** Requires a setting, failing with its name if nothing replaces it. */
 const required = (name: string, value: string | undefined): Config.Config<string> =>
   value === undefined || value === "" ? Config.NonEmptyString(name) : Config.succeed(value)
 
-/** The provider's own servers want a key, unless headers stand in for it. */
+/** Reads the environment. The provider's own servers require a key, unless headers replace the key. */
 const environment = <O extends Options>(protocol: Protocol<O>, defaults: Partial<O>): Config.Config<O> => {
   const names = protocol.environment
   return Config.all({

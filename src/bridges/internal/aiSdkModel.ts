@@ -1,6 +1,6 @@
 /**
- * A model of the AI SDK while it answers: its promise and its stream as effects, its parts, and its errors. The parts
- * that have arrived are read at once, and the model is asked for at most one part ahead.
+ * Calls an AI SDK model: its promise and stream as effects, its parts, and its errors. A pull takes all parts already
+ * present; the model is asked for at most one part ahead.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -19,20 +19,20 @@ import type * as Part from "./part.ts"
 import * as Reply from "./reply.ts"
 
 /**
- * The part of a model that is needed. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` of `@ai-sdk/provider`
- * are such models, whichever version of that package they come from; the package itself is not needed.
+ * The required subset of a model. `LanguageModelV4`, `LanguageModelV3` and `LanguageModelV2` from any
+ * `@ai-sdk/provider` version satisfy it, so that package is not needed.
  *
  * @category models
  * @since 0.1.0
  */
 export interface LanguageModel {
-  /** The version of the SDK's interface. */
+  /** Interface version in the SDK. */
   readonly specificationVersion: "v2" | "v3" | "v4"
-  /** The name of the provider. */
+  /** Provider name. */
   readonly provider: string
-  /** The name of the model. */
+  /** Model name. */
   readonly modelId: string
-  /** The addresses of files that the model reads itself, by media type. */
+  /** File addresses the model reads itself, by media type. */
   readonly supportedUrls?:
     | Readonly<Record<string, ReadonlyArray<RegExp>>>
     | PromiseLike<Readonly<Record<string, ReadonlyArray<RegExp>>>>
@@ -41,28 +41,28 @@ export interface LanguageModel {
 }
 
 /**
- * The answer of a model.
+ * A model's answer.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Started {
-  /** The parts of the reply. */
+  /** Parts of the reply. */
   readonly stream: ReadableStream<unknown>
-  /** The known parts of the provider's answer. */
+  /** Known parts of the provider's answer. */
   readonly response?: {
-    /** Its headers. */
+    /** Answer headers. */
     readonly headers?: Readonly<Record<string, string>>
   }
 }
 
-/** A model while it is called: its signal from the start, and its stream once it has answered. */
+/** Holds a running model call: its signal from the start, and its stream once the model has answered. */
 class Held {
   readonly controller = new AbortController()
   private stream: ReadableStreamDefaultReader<unknown> | undefined
   private isLeft = false
 
-  /** A stream that arrives after the request was abandoned is cancelled at once. */
+  /** Takes the stream. A stream arriving after the request was abandoned is cancelled at once. */
   take(stream: ReadableStream<unknown>): Ahead | undefined {
     const reader = stream.getReader()
     this.stream = reader
@@ -74,7 +74,7 @@ class Held {
     return this.stream?.cancel().then(ignore, ignore) ?? Promise.resolve()
   }
 
-  /** Cancels the stream, and waits at most a second for it to release what it holds. */
+  /** Cancels the stream, and waits at most a second for it to release its resources. */
   readonly leave: Effect.Effect<unknown> = Effect.suspend(() => {
     this.isLeft = true
     this.controller.abort()
@@ -84,7 +84,7 @@ class Held {
 
 const ignore = (): void => {}
 
-/** Asks the model. Closing the scope aborts its request and takes its stream from it. */
+/** Calls the model. Closing the scope aborts the request and cancels the stream. */
 export const open = (
   model: LanguageModel,
   options: Json.JsonObject,
@@ -106,7 +106,7 @@ export const open = (
 const rejected = (origin: Errors.Origin, rejection: unknown): Effect.Effect<never, Http.Failure> =>
   Effect.flatMap(Clock.currentTimeMillis, (now) => Effect.fail(fromRejection(origin, rejection, now)))
 
-/** A reader, and the read that was begun and has not been used. */
+/** A reader with at most one read ahead. */
 class Ahead {
   private readonly reader: ReadableStreamDefaultReader<unknown>
   private begun: Promise<ReadableStreamReadResult<unknown>> | undefined
@@ -121,7 +121,7 @@ class Ahead {
     return read
   }
 
-  /** Adds what has arrived by now, up to a bound. A read that has to wait is kept for the next time. */
+  /** Adds the parts already present, up to a limit. A read still waiting is kept for the next pull. */
   rest(parts: Array<unknown>, done: () => void): void {
     if (parts.length >= mostAtOnce) return done()
     const read = this.reader.read()
@@ -142,7 +142,7 @@ class Ahead {
 
 const mostAtOnce = 64
 
-/** The parts that have arrived, at least one. Errors among them are read with the time at which they came. */
+/** Returns the parts already present, at least one. Errors among them are read with their arrival time. */
 const pull = (
   ahead: Ahead,
   origin: Errors.Origin
@@ -165,8 +165,8 @@ const parts = (arrived: ReadonlyArray<unknown>, origin: Errors.Origin): Effect.E
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// parts, as all versions of the provider interface write them. Reading is total: a part of another form than expected
-// says nothing, and one of an unknown type is passed on raw
+// Parts, in all versions of the provider interface. Reading is total: a part with an unexpected shape is empty, and a
+// part with an unknown type passes through raw.
 
 const string = (value: unknown): string => Wire.string(value) ?? ""
 
@@ -200,7 +200,7 @@ const read = (part: unknown, readError: Part.ReadError): ReadonlyArray<Part.Part
   }
 }
 
-/** Returns the parts that belong to no content. */
+/** Returns parts other than content. */
 const about = (type: string, part: Json.JsonObject): ReadonlyArray<Part.Part> => {
   switch (type) {
     case "stream-start":
@@ -294,13 +294,15 @@ const finish = (part: Json.JsonObject): Part.Finish => {
     word: Wire.string(Wire.object(stands)["raw"]) ?? Wire.string(unified),
     usage: usage(Wire.object(part["usage"])),
     isCut: unified === "interrupted",
-    // The library has no word of its own for a pause. The id of a container cannot go back through it.
+    // The SDK has no finish reason for a pause. It cannot send a container id back.
     isPaused: Wire.object(stands)["raw"] === "pause_turn" && !Json.isObject(container),
     options: optionsOf(part)
   }
 }
 
-/** Version 2 writes plain numbers, the later ones their parts. A total that is not stated is the sum of both. */
+/**
+ * Reads usage. Version 2 writes plain numbers, later versions their details. A missing total becomes the sum of both.
+ */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { inputTokens, outputTokens, ...rest } = wire
   if (!Json.isObject(inputTokens) && !Json.isObject(outputTokens)) return Response.usage(Wire.defined(wire))
@@ -319,8 +321,8 @@ const usage = (wire: Json.JsonObject): Response.Usage => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// errors are recognised by their names and fields, because several versions of their classes may be installed.
-// Nothing of the request, which some of them carry, is taken over
+// Errors. Names and fields identify an error, because several versions of its class may be installed. Request data
+// carried by some errors is dropped.
 
 const byName: { readonly [name: string]: Errors.Reason } = {
   AI_LoadAPIKeyError: "authentication_failed",
@@ -339,20 +341,20 @@ const byName: { readonly [name: string]: Errors.Reason } = {
   AbortError: "network_error"
 }
 
-/** Converts the error that a provider rejected with. `now` is the time that a date in its headers is compared with. */
+/** Converts a provider's rejection. `now` is compared with dates in its headers. */
 const fromRejection = (origin: Errors.Origin, rejection: unknown, now: number): Http.Failure => {
   const error = fromUnknown(origin, rejection, now)
   return { error, isWorthRetrying: isWorthRetrying(error, Json.isObject(rejection) ? rejection : {}) }
 }
 
-/** The server's own word on it outweighs the provider's, and that what the error is taken for. */
+/** Returns the retry decision: the server's advice first, then the provider's, then the error's own. */
 const isWorthRetrying = (error: Adapter.AdapterError, rejection: Json.JsonObject): boolean => {
   const { isRetryable, responseHeaders } = rejection
   return Errors.retryWord(Reply.headersOf(responseHeaders)) ??
     (typeof isRetryable === "boolean" ? isRetryable && error.reason !== "quota_exceeded" : error.isRetryable)
 }
 
-/** The error that a rejection, or an error among the parts of a reply, stands for. */
+/** Converts a rejection, or an error among the parts. */
 const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapter.AdapterError => {
   if (!Json.isObject(thrown)) return Reply.errorSaid(origin, String(thrown), "provider")
   const { name, responseHeaders, statusCode } = thrown
@@ -363,7 +365,7 @@ const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapt
   return Reply.errorSaid(from, thrown instanceof Error ? wordsOf(thrown) : thrown, "provider")
 }
 
-/** An error's own words, without what else its provider put into it. */
+/** Returns an error's own words, without other provider data. */
 const wordsOf = (error: Error): Json.JsonObject => {
   const fields: Json.JsonObject = { ...error }
   return { message: error.message, type: fields["type"], code: fields["code"] }
@@ -380,7 +382,7 @@ const fromStatus = (
   return Errors.fromResponse(origin, { status, headers: Reply.headersOf(error["responseHeaders"]) }, text, now)
 }
 
-/** A call that failed without an error's status: the connection broke, or the answer could not be read. */
+/** Converts a call that failed without an error status: the connection broke, or the answer was unreadable. */
 const fromCause = (origin: Errors.Origin, error: Json.JsonObject, now: number): Adapter.AdapterError => {
   const { cause } = error
   const name = Json.isObject(cause) ? cause["name"] : undefined
@@ -388,7 +390,7 @@ const fromCause = (origin: Errors.Origin, error: Json.JsonObject, now: number): 
   return named(origin, "network_error", error)
 }
 
-/** A reply that a provider found to be incomplete is one whose connection was lost. */
+/** Words for an incomplete reply, treated as a lost connection. */
 const cutWords = /ended without|unexpected(ly)? end|closed before|terminated/i
 
 const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObject): Adapter.AdapterError => {
@@ -401,7 +403,7 @@ const named = (origin: Errors.Origin, reason: Errors.Reason, error: Json.JsonObj
   )
 }
 
-/** Returns the message at the bottom of the causes: above it stands only that something failed. */
+/** Returns the innermost message: outer messages only say that something failed. */
 const innermost = (cause: unknown, depth = 0): string => {
   if (!(cause instanceof Error)) return ""
   return cause.cause instanceof Error && depth < 8 ? innermost(cause.cause, depth + 1) : cause.message

@@ -1,7 +1,6 @@
 /**
- * A request in the form of the AI SDK's provider interface. Files that the model does not fetch itself are loaded
- * before. The versions differ in how files are written, in what a tool's result can hold, and in what a tool of the
- * provider is called; everything else is the same for all of them.
+ * Writes a request for the AI SDK's provider interface. Files the model does not fetch itself are downloaded first. The
+ * versions differ in file form, tool result content and the type name of provider tools.
  */
 import * as Effect from "effect/Effect"
 import * as Base64 from "effect/encoding/Base64"
@@ -18,10 +17,7 @@ import * as Layout from "./layout.ts"
 
 export type Version = "v2" | "v3" | "v4"
 
-/**
- * The model that a prompt is written for. `loaded` holds the content of addresses that the model would not fetch
- * itself.
- */
+/** Target model of a prompt. `loaded` holds the downloaded content, by address. */
 export interface Writing {
   readonly owner: Layout.Owner
   readonly version: Version
@@ -30,7 +26,7 @@ export interface Writing {
 
 type Part = Json.JsonObject
 
-/** The prompt, or the first thing in it that cannot be written. */
+/** Writes the prompt, or names the first part that cannot be written. */
 export const write = (
   writing: Writing,
   messages: ReadonlyArray<Message.Message>
@@ -128,13 +124,13 @@ const executedOutput = ({ isError, value }: Layout.ExecutedResult): Part => {
   return typeof value === "string" ? { type: "text", value } : { type: "json", value }
 }
 
-/** Writes the content of a file as the version does. */
+/** Writes file content in the version's form. */
 const fileData = ({ version }: Writing, content: string | URL): unknown => {
   if (version !== "v4") return content
   return typeof content === "string" ? { type: "data", data: content } : { type: "url", url: content }
 }
 
-/** The source, or what was loaded from it. */
+/** Returns the source, or its downloaded content. */
 const loaded = (writing: Writing, source: BridgedThread.Source): BridgedThread.Source => {
   const found = typeof source.content === "string" ? undefined : writing.loaded.get(source.content.href)
   return found === undefined ? source : { ...source, ...found }
@@ -174,9 +170,9 @@ const toolResult = (writing: Writing, { id, message, name }: BridgedThread.Answe
 }
 
 /**
- * A result with images in it is content, which has no error flag; every other is a text. So is one for a model that
- * would write content as JSON, base64 and all: what it reads in the words of the user follows in a message of its own.
- * Parts that no provider takes in a result are described: providers drop them without a word, or refuse the request.
+ * Writes a tool result. A result with images is content, which has no error flag; every other result is text. Models
+ * that would write content as JSON, base64 included, also get text, and readable media follow in a user message. Parts
+ * no provider accepts in a result are described, since providers drop them silently or refuse the request.
  */
 const output = (writing: Writing, message: Message.Message): Part => {
   const type = message.isError === true ? "error-text" : "text"
@@ -196,11 +192,11 @@ const output = (writing: Writing, message: Message.Message): Part => {
   return { type: "content", value }
 }
 
-/** Models of Chat Completions write the content of a result as JSON. Gemini's on Vertex AI only have such a name. */
+/** Chat Completions models write result content as JSON. Gemini models on Vertex AI only share the name pattern. */
 const isTextOnly = ({ owner: { provider } }: Writing): boolean =>
   /\.(chat|completion)$/.test(provider) && !provider.startsWith("google.")
 
-/** Returns the content of a part, if that is known. */
+/** Returns a part's content, if known. */
 const sourceOf = (writing: Writing, part: Media.Media): BridgedThread.Source | undefined => {
   const source = Result.map(BridgedThread.source(part), (found) => loaded(writing, found))
   return Result.isSuccess(source) ? source.success : undefined
@@ -208,12 +204,12 @@ const sourceOf = (writing: Writing, part: Media.Media): BridgedThread.Source | u
 
 const plainType = ({ mediaType }: BridgedThread.Source): string => mediaType.split(";")[0]?.trim().toLowerCase() ?? ""
 
-/** Returns `true` if an image is one that all providers read. One at an address need not say what it is. */
+/** Returns `true` for images all providers can read. An image given by address need not state its type. */
 const isImage = (source: BridgedThread.Source): boolean =>
   /^image\/(png|jpe?g|gif|webp)$/.test(plainType(source)) ||
   (plainType(source) === "image/*" && typeof source.content !== "string")
 
-/** Returns what providers take in a result: common images and PDFs. The oldest version has no addresses there. */
+/** Returns the media providers accept in a result: common images and PDFs. Version 2 accepts no addresses there. */
 const carried = (writing: Writing, part: Media.Media): BridgedThread.Source | undefined => {
   const source = sourceOf(writing, part)
   if (source === undefined || (writing.version === "v2" && typeof source.content !== "string")) return undefined
@@ -221,8 +217,8 @@ const carried = (writing: Writing, part: Media.Media): BridgedThread.Source | un
 }
 
 /**
- * Returns what a model of Chat Completions reads in a message of the user: images, and in later versions the data of
- * others.
+ * Returns the media a Chat Completions model reads in a user message: images and, in later versions, other files with
+ * data.
  */
 const attached = (writing: Writing, part: Media.Media): BridgedThread.Source | undefined => {
   const source = sourceOf(writing, part)
@@ -231,7 +227,7 @@ const attached = (writing: Writing, part: Media.Media): BridgedThread.Source | u
   return isData && /^(application\/pdf|audio\/(wav|mpeg|mp3))$/.test(plainType(source)) ? source : undefined
 }
 
-/** A part in words: the text that a file holds, or a line that names its kind, type and size. */
+/** Describes a part in words: a file's text, or a line with its kind, type and size. */
 const described = (writing: Writing, part: Media.Media): string => {
   const source = part.type === "file" ? sourceOf(writing, part) : undefined
   return typeof source?.content === "string" && Media.isTextual(source.mediaType)
@@ -265,22 +261,21 @@ const resultFile = (writing: Writing, source: BridgedThread.Source): Part => {
 // tools and settings
 
 /**
- * A tool that the provider runs itself, such as a web search. Its calls are listed with their results, and never
- * run here.
+ * A provider-executed tool, such as web search. Its calls are listed with their results and never run here.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ProviderTool {
-  /** The provider's name for it, such as `anthropic.web_search_20250305`. */
+  /** Provider's tool id, such as `anthropic.web_search_20250305`. */
   readonly id: `${string}.${string}`
-  /** The name by which the model calls it. */
+  /** Tool name for the model. */
   readonly name: string
-  /** Its configuration. None by default. */
+  /** Tool configuration. None by default. */
   readonly args?: Readonly<Record<string, unknown>>
 }
 
-/** The tools of a request. One of the provider's own stands for the tool of its name. */
+/** Writes the tools. A provider tool replaces the declared tool with the same name. */
 export const tools = (
   request: Adapter.Request,
   own: ReadonlyArray<ProviderTool>,
@@ -318,8 +313,7 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// files that a model would not fetch itself: models say which addresses they read, and what stands at any other is
-// loaded with the caller's `download`
+// Files to download: a model states which addresses it reads, and the caller's `download` loads the rest.
 
 type Download = (
   url: URL
@@ -327,7 +321,7 @@ type Download = (
 
 type Supported = Readonly<Record<string, ReadonlyArray<RegExp>>>
 
-/** Loads the content at those addresses in the messages that the model does not read, by address. */
+/** Downloads the files the model does not read itself, by address. */
 export const load = (
   model: LanguageModel,
   download: Download,
@@ -372,7 +366,7 @@ const addresses = ({ content }: Message.Message): ReadonlyArray<Addressed> =>
 const isAddressed = (source: BridgedThread.Source): source is Addressed =>
   source.content instanceof URL && /^https?:$/.test(source.content.protocol)
 
-/** Returns `true` if one of the patterns for the kind of file matches. A kind may be `*`, or end in `/*`. */
+/** Returns `true` if a pattern for the media type matches. A type may be `*` or end in `/*`. */
 const isRead = (supported: Supported, { content, mediaType }: Addressed): boolean =>
   Object.entries(supported).some(([kind, patterns]) =>
     (kind === "*" || kind === "*/*" || kind === mediaType ||

@@ -1,7 +1,7 @@
 /**
- * A thread as bridged libraries want it: the answers to a turn's calls in one message, each with the name of its tool,
- * and ids that the provider can read. A call keeps the id its provider gave it; the ids of others are written in the
- * letters and the length that every provider takes. Images and files have the one form that libraries take.
+ * Writes a thread the way bridged libraries expect: a turn's answers in one message, each with its tool name, ids
+ * readable by the provider, and a single form for images and files. A call keeps its own provider's id; other ids are
+ * rewritten with letters and a length every provider accepts.
  */
 import * as Base64 from "effect/encoding/Base64"
 import * as Result from "effect/Result"
@@ -11,7 +11,7 @@ import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Layout from "./layout.ts"
 
-/** An answer, and the call it belongs to as it is sent. */
+/** An answer, with the id and name of its call as sent. */
 export interface Answer {
   readonly id: string
   readonly name: string
@@ -24,12 +24,12 @@ export type Turn =
     readonly role: "assistant"
     readonly message: Message.Message
     readonly pieces: ReadonlyArray<Layout.Piece>
-    /** The id under which a call is sent. */
+    /** Returns a call's sent id. */
     readonly idOf: (call: Message.ToolCall) => string
   }
   | { readonly role: "tool"; readonly answers: ReadonlyArray<Answer> }
 
-/** The turns of a thread. An assistant message that says nothing to this provider is left out. */
+/** Returns a thread's turns, without assistant messages empty for this provider. */
 export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Message>): ReadonlyArray<Turn> => {
   const written: Array<Turn> = []
   const ids = new Ids(owner)
@@ -52,7 +52,10 @@ export const turns = (owner: Layout.Owner, messages: ReadonlyArray<Message.Messa
   return written
 }
 
-/** A message whose texts and arguments hold no half of a surrogate pair. Ids are for `SentIds`: they have to differ. */
+/**
+ * Replaces lone surrogates in a message's texts and arguments. Ids are left to `SentIds`, since they must stay
+ * distinct.
+ */
 const wellFormed = (message: Message.Message): Message.Message => {
   const { content, reasoning, toolCalls } = message
   const given = [content, reasoning, toolCalls?.map((call) => call.arguments)] as const
@@ -68,7 +71,7 @@ const wellFormed = (message: Message.Message): Message.Message => {
   }
 }
 
-/** The form that a provider demands of ids, as far as its name tells. */
+/** Returns a provider's id rules, as far as its name reveals them. */
 const idsOf = (provider: string): Wire.IdRules => {
   if (/mistral/i.test(provider)) return Wire.nineIds
   return { ...Wire.wordIds, mayRepeat: !/anthropic|bedrock|claude/i.test(provider) }
@@ -76,7 +79,7 @@ const idsOf = (provider: string): Wire.IdRules => {
 
 class Ids {
   private readonly ids: Wire.SentIds
-  /** The names of the latest calls, by their ids in the thread. */
+  /** Tool names of the latest calls, by thread id. */
   private readonly names = new Map<string, string>()
 
   constructor(owner: Layout.Owner) {
@@ -94,16 +97,16 @@ class Ids {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// media: base64 data or an address, with a media type, which is inferred where the message does not name it
+// Media: base64 data or an address, with a media type, inferred if the message states none.
 
 export interface Source {
   readonly mediaType: string
-  /** The content: base64 data, or an address. */
+  /** Base64 data, or an address. */
   readonly content: string | URL
   readonly filename: string | undefined
 }
 
-/** The source of an image or a file, or what is wrong with it. */
+/** Returns the source of an image or file, or its problem. */
 export const source = (media: Media.Media): Result.Result<Source, string> => {
   const { data, type, url } = media
   const filename = media.type === "file" ? media.filename : undefined
@@ -126,7 +129,7 @@ export const source = (media: Media.Media): Result.Result<Source, string> => {
   }).pipe(Result.map((address) => ({ mediaType, content: address, filename })))
 }
 
-/** The content of a user, part by part. An empty text is left out where something else is said. */
+/** Writes user content part by part. Empty text is dropped if other parts exist. */
 export const userParts = <TextPart, FilePart>(
   content: Message.Content,
   text: (value: string) => TextPart,
@@ -142,7 +145,7 @@ export const userParts = <TextPart, FilePart>(
     return parts.length === 0 ? [text("")] : parts
   })
 
-/** Returns `true` if a part of a tool's result is described in a line, since no library takes its address. */
+/** Returns `true` if a result part becomes a descriptive line, since no library accepts its address. */
 export const isTold = (media: Media.Media, found: Result.Result<Source, string>): boolean =>
   Result.isFailure(found) && (media.data ?? media.url) !== undefined
 

@@ -1,6 +1,6 @@
 /**
- * A request to a language model of effect/ai, the parts that answer it, and its errors. The model is offered tools that
- * it cannot run, and is interrupted when its parts are no longer read.
+ * Calls an effect/ai language model and reads its parts and errors. The offered tools cannot be run by the model. The
+ * model is interrupted when reading stops.
  */
 import * as AiError from "effect/ai/AiError"
 import type * as LanguageModel from "effect/ai/LanguageModel"
@@ -31,7 +31,7 @@ import * as Layout from "./layout.ts"
 import type * as Part from "./part.ts"
 import * as Reply from "./reply.ts"
 
-/** The model and its options, besides a request. */
+/** The model and its options, independent of a request. */
 export interface Bridge {
   readonly model: LanguageModel.LanguageModel
   readonly services: ((request: Adapter.Request) => Context.Context<never>) | undefined
@@ -41,7 +41,7 @@ export interface Bridge {
   readonly origin: Errors.Origin
 }
 
-/** The first thing that a request asks for and effect/ai has no words for. */
+/** Returns the first requested setting effect/ai cannot express. */
 const unsupported = ({ services }: Bridge, request: Adapter.Request): string | undefined => {
   const isStructured = request.responseFormat !== undefined && request.responseFormat.type !== "text"
   if (isStructured && request.tools.length > 0 && request.toolChoice !== "none") {
@@ -70,7 +70,7 @@ const answerSchema = (format: Adapter.ResponseFormat): Result.Result<Schema.Top,
       catch: (cause) => `the schema "${format.name}" cannot be read: ${cause instanceof Error ? cause.message : cause}`
     })
 
-/** The parts of a reply, streamed. Calls are handed on as the model made them, known or not. */
+/** Streams the parts of a reply. Calls pass through as the model made them, known or not. */
 const streamed = (bridge: Bridge, request: Adapter.Request, prompt: Prompt.Prompt) =>
   bridge.model.streamText({
     prompt,
@@ -80,7 +80,7 @@ const streamed = (bridge: Bridge, request: Adapter.Request, prompt: Prompt.Promp
     toolCallValidation: "deferred"
   })
 
-/** The parts of a structured answer, which comes whole. Its text is the value that it was read as. */
+/** Returns the parts of a structured answer, which arrives whole. Its text is the decoded value. */
 const whole = (
   { model }: Bridge,
   format: Adapter.ResponseFormat,
@@ -107,7 +107,10 @@ const valueAsText = (content: ReadonlyArray<AiResponse.AnyPart>, value: unknown)
   })
 }
 
-/** An answer that does not fit is the caller's to judge, as it is with every adapter. Little else is known of it. */
+/**
+ * Returns an answer violating its schema as text, since judging it is up to the caller, as with every adapter. Little
+ * else is known about such an answer.
+ */
 const asWritten = ({ responseText, usage }: AiError.StructuredOutputError): ReadonlyArray<AiResponse.AnyPart> => [
   AiResponse.makePart("text", { text: responseText }),
   AiResponse.makePart("finish", {
@@ -119,7 +122,7 @@ const asWritten = ({ responseText, usage }: AiError.StructuredOutputError): Read
   })
 ]
 
-/** The parts, and their failure as an error of an adapter. */
+/** Streams the parts; a failure becomes an adapter error. */
 const answered = (bridge: Bridge, request: Adapter.Request): Result.Result<
   Stream.Stream<AiResponse.AnyPart, Adapter.AdapterError>,
   Adapter.AdapterError
@@ -145,7 +148,7 @@ const answered = (bridge: Bridge, request: Adapter.Request): Result.Result<
     )
   })
 
-/** Asks the model, at the first pull. */
+/** Calls the model at the first pull. */
 export const open = (
   bridge: Bridge,
   request: Adapter.Request
@@ -163,10 +166,10 @@ export const open = (
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// parts, streamed and whole. A model hands over a call's arguments as it has parsed them, so they are written as text
-// again, in which every reply is read
+// Parts, streamed and whole. A model delivers parsed arguments, so they become text again, the form every reply is read
+// in.
 
-/** A part of a reply. `index` is its position, which distinguishes the blocks of a reply that came whole. */
+/** Reads a reply part. `index` is its position, to distinguish the blocks of a whole reply. */
 const read = (part: AiResponse.AnyPart, index: number, readError: Part.ReadError): ReadonlyArray<Part.Part> => {
   switch (part.type) {
     case "text":
@@ -231,7 +234,7 @@ const file = ({ data, mediaType, metadata }: AiResponse.FilePart): Part.File => 
   options: Layout.spoken(metadata)
 })
 
-/** Returns the parts that belong to no content. */
+/** Returns parts other than content. */
 const about = (part: AiResponse.AnyPart): ReadonlyArray<Part.Part> => {
   switch (part.type) {
     case "response-metadata":
@@ -285,8 +288,7 @@ const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usag
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// errors: where the provider's own answer is known, its words make a reason more exact. Nothing of the request is
-// taken over
+// Errors. If the provider's own answer is known, its words make the reason more precise. Request data is dropped.
 
 const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason } = {
   RateLimitError: "rate_limited",
@@ -310,10 +312,10 @@ const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason 
   InvalidUserInputError: "invalid_request"
 }
 
-/** The reasons that the words of an answer give more exactly than the library. */
+/** Reasons an answer's words state more precisely than the library. */
 const exact: ReadonlyArray<Errors.Reason> = ["context_length_exceeded", "content_filter", "quota_exceeded"]
 
-/** The error that a failure of a model, or an error among the parts of a reply, stands for. */
+/** Converts a model failure, or an error among the parts. */
 const fromUnknown = (origin: Errors.Origin, error: unknown, now: number): Adapter.AdapterError => {
   if (AiError.isAiError(error)) return fromReason(origin, error.reason, error.retryAfter, now)
   if (AiError.isAiErrorReason(error)) return fromReason(origin, error, undefined, now)
@@ -347,7 +349,7 @@ const fromReason = (
 const reasonOf = (reason: AiError.AiErrorReason): Errors.Reason =>
   reason._tag === "NetworkError" && reason.reason !== "TransportError" ? "invalid_request" : reasons[reason._tag]
 
-/** The words of the reason, without the address and the advice that some messages hold. */
+/** Returns the reason's words, without the address and advice some messages contain. */
 const detailOf = (reason: AiError.AiErrorReason): string => {
   const description = "description" in reason ? reason.description : undefined
   const words = reason._tag === "NetworkError" ? `the provider cannot be reached: ${reason.reason}` : reason.message
@@ -355,7 +357,7 @@ const detailOf = (reason: AiError.AiErrorReason): string => {
   return text.slice(0, Errors.longestDetail)
 }
 
-/** Returns the error that the provider's answer describes, if there was one. */
+/** Returns the error described by the provider's answer, if any. */
 const answerOf = (
   origin: Errors.Origin,
   reason: AiError.AiErrorReason,

@@ -1,5 +1,5 @@
 /**
- * A thread as a prompt of effect/ai. Nothing in it asks for an approval, so that a language model finds nothing to run.
+ * Writes a thread as an effect/ai prompt. The prompt requests no approvals, so a language model has nothing to run.
  */
 import * as Prompt from "effect/ai/Prompt"
 import * as Result from "effect/Result"
@@ -9,7 +9,7 @@ import * as Message from "../../Message.ts"
 import * as BridgedThread from "./bridgedThread.ts"
 import * as Layout from "./layout.ts"
 
-/** The prompt, or the first thing in the thread that cannot be written. */
+/** Writes the prompt, or names the first message that cannot be written. */
 export const write = (
   owner: Layout.Owner,
   messages: ReadonlyArray<Message.Message>
@@ -49,7 +49,7 @@ export const write = (
     return Prompt.fromMessages(prompt)
   })
 
-/** Options are plain data: they were made so when they were kept. */
+/** Returns options as provider options: they became plain data when stored. */
 const optionsOf = (options: Json.JsonObject | undefined): Prompt.ProviderOptions =>
   (options ?? {}) as Prompt.ProviderOptions
 
@@ -113,7 +113,7 @@ const executed = (
 ]
 
 /**
- * The answer to a call. One with images in it has content for the model, and is a text for those that read no content.
+ * Writes a tool answer. An answer with images gets content for the model, plus text for models without content support.
  */
 const toolResult = (
   owner: Layout.Owner,

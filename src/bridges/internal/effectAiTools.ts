@@ -1,6 +1,6 @@
 /**
- * Tools of effect/ai, both ways: Heddle's definitions as tools that a language model is offered and never runs, and the
- * tools of a toolkit as Heddle's own, run by the toolkit's handlers.
+ * Converts effect/ai tools in both directions: Heddle's definitions to tools offered but never run, and a toolkit to
+ * Heddle tools run by the toolkit's handlers.
  */
 import * as AiError from "effect/ai/AiError"
 import type * as McpClientError from "effect/ai/McpClientError"
@@ -36,8 +36,8 @@ type Offered = AiTool.Dynamic<string, {
 }>
 
 /**
- * The tools of a request. One of the provider's own stands for the tool of its name. Schemas are sent as they are: what
- * providers call strict would refuse most of them, so that it has to be asked for.
+ * Returns the tools offered with a request. A provider tool replaces the declared tool with the same name. Schemas go
+ * out unchanged: strict mode would refuse most of them, so it is opt-in.
  */
 export const offered = (
   definitions: ReadonlyArray<Tool.Definition>,
@@ -66,12 +66,12 @@ export const offered = (
 
 export type Handlers = Toolkit.WithHandler<Record<string, AiTool.Any>>
 
-/** The number of preliminary results that may wait to be emitted. A handler that makes more waits. */
+/** Maximum number of preliminary results waiting to be emitted. Beyond it, the handler waits. */
 const waitingResults = 16
 
 export type Approve = Declared.Gate<unknown, Declared.Authorization, any>
 
-/** The tools of a toolkit. Throws for one that Heddle cannot run. */
+/** Converts a toolkit's tools. Throws for a tool Heddle cannot run. */
 export const made = (toolkit: Handlers, approve: Approve | undefined): ReadonlyArray<Tool.Any> =>
   Object.values(toolkit.tools).map((tool) => make(tool, toolkit, approve))
 
@@ -99,9 +99,7 @@ const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined)
   return mcpFailures(modelOutput(heddle, tool))
 }
 
-/**
- * A failure of an MCP server has its words in its reason, and in the result there once more, with all that this holds.
- */
+/** Shortens an MCP failure: the same words stand in its reason and, with everything else, in its result. */
 const mcpFailures = (heddle: Tool.Any): Tool.Any => {
   const { encodeFailure } = heddle
   return encodeFailure === undefined ? heddle : {
@@ -113,7 +111,7 @@ const mcpFailures = (heddle: Tool.Any): Tool.Any => {
   }
 }
 
-/** Lets the tool's own function choose the words, images and files that a model reads. */
+/** Lets the tool's own function choose the model's text, images and files. */
 const modelOutput = (heddle: Tool.Any, { toModelOutput }: AiTool.Any): Tool.Any =>
   toModelOutput === undefined
     ? heddle
@@ -124,14 +122,14 @@ const contentOf = (parts: ReadonlyArray<Prompt.ToolModelOutputPart>): string | T
     ? Prompt.toolModelOutputToText(parts)
     : Tool.content(parts.map((part) => part.type === "text" ? { type: "text", text: part.text } : mediaOf(part)))
 
-/** A text that names its scheme is an address, every other is base64. */
+/** Converts a file. Text with a scheme is an address, other text is base64. */
 const mediaOf = ({ data, fileName, mediaType }: Prompt.FilePart): Message.Part => {
   const text = data instanceof Uint8Array ? Base64.encode(data) : data instanceof URL ? data.href : data
   const isAddress = typeof data !== "object" && /^[a-z][a-z0-9+.-]*:/i.test(data)
   return Media.made(mediaType, data instanceof URL || isAddress ? { url: text } : { data: text }, fileName)
 }
 
-/** Asks for an approval where the tool needs one. A tool that cannot decide is not run. */
+/** Asks for approval where the tool requires approval. If the tool cannot decide, it does not run. */
 const authorize = ({ needsApproval }: AiTool.Any, approve: Approve): Approve => (args, call) => {
   const asked = Effect.suspend(() => ToolOptions.toEffect(approve(args, call), "approve"))
   const needed = typeof needsApproval === "function"
@@ -162,8 +160,8 @@ const notes = (tool: AiTool.Any, needsApproval: boolean): Readonly<Record<string
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// results of MCP servers: effect/ai fails with what it cannot write as a text, with the whole result in the failure.
-// Its types are known by their tags, since the modules of MCP are not to be loaded where there is no server
+// MCP results. For content it cannot write as text, effect/ai fails with an error holding the whole result. Tags
+// identify its error types, since MCP modules must not load without a server.
 
 type McpReason = McpClientError.McpClientErrorReason
 
@@ -172,14 +170,14 @@ const mcpReasonOf = (error: unknown): McpReason | undefined =>
     ? error["reason"] as unknown as McpReason
     : undefined
 
-/** The parts of a result that has more than text. */
+/** Returns the parts of a result with more than text. */
 const mcpContent = (error: unknown): Tool.Content | undefined => {
   const reason = mcpReasonOf(error)
   if (reason?._tag !== "UnsupportedError" || reason.result === undefined) return undefined
   return Tool.content(mcpParts(reason.result))
 }
 
-/** The parts of a result. Texts that follow each other are one, as effect/ai joins them. */
+/** Converts result content to parts, joining consecutive texts as effect/ai does. */
 const mcpParts = ({ content }: McpSchema.CallToolResult): ReadonlyArray<Message.Part> => {
   const parts: Array<Message.Part> = []
   for (const part of content.map(mcpPart)) {
@@ -210,13 +208,13 @@ const mcpPart = (block: McpSchema.ContentBlock): Message.Part => {
   }
 }
 
-/** The data of a result is bytes, or base64 as the server wrote it. */
+/** Converts media data: bytes, or the server's base64 text. */
 const mcpMedia = (mediaType: string | undefined, bytes: Uint8Array | string, filename?: string): Message.Part =>
   Media.made(mediaType, { data: typeof bytes === "string" ? bytes : Base64.encode(bytes) }, filename)
 
 /**
- * The words of a failure, once: those of a tool that failed are its result, in which media are a line each, and its
- * structured content where no text says that.
+ * Returns a failure's words once. For a failed tool they are its result, with one line per media part, and its
+ * structured content unless a text already repeats the content.
  */
 const mcpWords = (reason: McpReason): string => {
   if (reason._tag !== "ToolError") return reason.message
@@ -231,15 +229,15 @@ const mcpWords = (reason: McpReason): string => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Running a tool.
+// Running.
 
-/** The arguments as the toolkit takes them, which decodes them itself. */
+/** Encodes arguments for the toolkit, which decodes them itself. */
 const encoded = (tool: AiTool.Any, args: unknown): Effect.Effect<unknown, never, any> =>
   AiTool.isDynamic(tool) && tool.jsonSchema !== undefined
     ? Effect.succeed(args)
     : Effect.orDie(Schema.encodeUnknownEffect(tool.parametersSchema)(args))
 
-/** Runs the toolkit's handler. Preliminary results are progress; what it fails with, in either mode, is reported. */
+/** Runs the toolkit's handler. Preliminary results become progress; failures in either mode are reported. */
 const handle = (
   tool: AiTool.Any,
   toolkit: Handlers,
@@ -267,7 +265,7 @@ const handle = (
     unobserved
   )
 
-/** A toolkit marks its failures with their origin. */
+/** Reports a toolkit failure by its marked origin. */
 const reported = (tool: AiTool.Any, cause: Cause.Cause<unknown>): Effect.Effect<never, unknown> => {
   const error = Cause.findErrorOption(cause)
   return Option.isNone(error)
@@ -275,7 +273,7 @@ const reported = (tool: AiTool.Any, cause: Cause.Cause<unknown>): Effect.Effect<
     : failed(tool, error.value, Context.get(Cause.annotations(cause), Toolkit.FailureOrigin))
 }
 
-/** Reports the failure of a handler as data; a result that does not fit its schema is a crash of the tool. */
+/** Reports a handler's failure as data. A result violating its schema is a tool crash. */
 const failed = (tool: AiTool.Any, error: unknown, origin: AiTool.FailureOrigin): Effect.Effect<never, unknown> => {
   if (origin === "handler") return Effect.fail(error)
   if (origin === "result") return Effect.die(error)
@@ -283,7 +281,7 @@ const failed = (tool: AiTool.Any, error: unknown, origin: AiTool.FailureOrigin):
   return Effect.fail(new Tool.ToolError({ reason: "invalid_arguments", toolName: tool.name, detail }))
 }
 
-/** A toolkit writes the arguments of a call into the current span, where they do not belong: a model chose them. */
+/** Keeps call arguments out of the current span. A toolkit would record them, although a model chose them. */
 const unobserved = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.flatMap(
     Effect.serviceOption(Tracer.ParentSpan),
@@ -298,6 +296,6 @@ const withoutArguments = (span: Tracer.Span): Tracer.Span =>
     get: (target, key) =>
       key === "attribute"
         ? (name: string, value: unknown) => name === "parameters" ? undefined : target.attribute(name, value)
-        // Read from the span itself, which makes some of its members at the first read.
+        // Reading from the span itself matters: it creates some members at first access.
         : Reflect.get(target, key, target)
   })

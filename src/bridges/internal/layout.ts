@@ -1,14 +1,14 @@
 /**
- * The pieces of a reply in their order, there and back. A message keeps reasoning, text and calls apart; what a
- * provider wants back besides (signatures, item ids, results of tools it ran, the order of all that) is kept with the
- * reasoning and the calls under one key of the bridge, and counts for the provider that wrote it only.
+ * Keeps the order of reply pieces in both directions. A message separates reasoning, text and calls. Everything else a
+ * provider expects back (signatures, item ids, results of its own tools, and their order) is stored with the reasoning
+ * and the calls under the bridge's key, valid only for the provider that wrote it.
  */
 import * as Media from "../../adapters/internal/media.ts"
 import * as Wire from "../../adapters/internal/wire.ts"
 import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 
-/** The owner of the marks that are read and written: the key of the bridge, and the provider behind it. */
+/** Owner of the marks: the bridge's key, and its provider. */
 export interface Owner {
   readonly key: string
   readonly provider: string
@@ -16,14 +16,14 @@ export interface Owner {
 
 type Options = Json.JsonObject | undefined
 
-/** The result of a call that the provider ran itself. */
+/** Result of a provider-executed call. */
 export interface ExecutedResult {
   readonly value: unknown
   readonly isError: boolean
   readonly options: Options
 }
 
-/** A call that the provider ran. A run does not keep it among the calls of its message, which are this side's. */
+/** A provider-executed call. A run stores only its own calls with a message. */
 export type ExecutedCall = Pick<Message.ToolCall, "id" | "name" | "arguments">
 
 interface MadeFile {
@@ -33,7 +33,7 @@ interface MadeFile {
   readonly isReasoning: boolean
 }
 
-/** The pieces that a provider makes itself, and reads back as they are. */
+/** Pieces a provider makes itself and reads back unchanged. */
 type Made =
   | { readonly kind: "file"; readonly file: MadeFile; readonly options: Options }
   | { readonly kind: "custom"; readonly name: string; readonly options: Options }
@@ -44,7 +44,7 @@ type Made =
     readonly options: Options
   }
 
-/** A piece of a reply while it is read, with its place among all. */
+/** A reply piece during reading, with its position. */
 export type Block =
   & { readonly at: number }
   & (
@@ -53,21 +53,21 @@ export type Block =
     | { readonly kind: "text"; length: number; options: Options }
   )
 
-/** A piece as it goes back. */
+/** A piece to send back. */
 export type Piece =
   | Made
   | { readonly kind: "text" | "reasoning"; readonly text: string; readonly options: Options }
   | { readonly kind: "call"; readonly call: Message.ToolCall; readonly options: Options }
   | { readonly kind: "media"; readonly media: Media.Media }
 
-/** Returns the words of providers on a part, if any of them says anything. */
+/** Returns providers' options for a part, unless all are empty. */
 export const spoken = (options: unknown): Options =>
   Json.isObject(options) &&
     Object.values(options).some((words) => !Json.isObject(words) || Object.keys(words).length > 0)
     ? options
     : undefined
 
-/** Merges the words of providers on a part, piece by piece: the latest word of each provider on each matter counts. */
+/** Merges providers' options for a part. Each provider's latest value for each option counts. */
 export const merged = <Value>(previous: Value, next: Value): Value => {
   if (!Json.isObject(previous) || !Json.isObject(next)) return next ?? previous
   const entries = Object.entries(next).map(([provider, words]) => {
@@ -78,9 +78,9 @@ export const merged = <Value>(previous: Value, next: Value): Value => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Writing marks.
+// Writing.
 
-/** The mark of a piece. It is plain data, whatever the library put in. */
+/** Makes the mark of a piece: plain data, whatever the library supplied. */
 export const mark = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObject =>
   Json.toJson(Wire.defined({ provider: owner.provider, at, ...fields })) as Json.JsonObject
 
@@ -88,7 +88,7 @@ const marks = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObje
   [owner.key]: mark(owner, at, fields)
 })
 
-/** Returns the reasoning that a message keeps. `calls` are the places of this side's own. */
+/** Returns the reasoning stored in a message. `calls` are the positions of this side's own. */
 export const keep = (
   owner: Owner,
   blocks: ReadonlyArray<Block>,
@@ -119,7 +119,7 @@ const carrier = (owner: Owner, at: number, fields: Json.JsonObject): Message.Par
   metadata: marks(owner, at, fields)
 })
 
-/** Reasoning, then text, then calls: the order in which a message is read by default. */
+/** Returns `true` for a message's default order: reasoning, then text, then calls. */
 const isPlain = (blocks: ReadonlyArray<Block>, calls: ReadonlyArray<number>): boolean => {
   const texts = blocks.filter((block) => block.kind === "text")
   if (texts.some((block) => block.options !== undefined)) return false
@@ -129,18 +129,18 @@ const isPlain = (blocks: ReadonlyArray<Block>, calls: ReadonlyArray<number>): bo
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Reading marks.
+// Reading.
 
-/** The owner's mark on something, if its provider wrote it. */
+/** Returns the owner's mark, if written by the owner's provider. */
 const marked = (owner: Owner, metadata: Json.JsonObject | undefined): Json.JsonObject | undefined => {
   const found = metadata?.[owner.key]
   return Json.isObject(found) && found["provider"] === owner.provider ? found : undefined
 }
 
-/** Returns `true` if this provider made a call, so that it knows the call's id. */
+/** Returns `true` if this provider made a call and therefore knows its id. */
 export const isOwn = (owner: Owner, call: Message.ToolCall): boolean => marked(owner, call.metadata) !== undefined
 
-/** The options that a caller has put on a message under the key of the bridge. */
+/** Returns the caller's options on a message, under the bridge's key. */
 export const messageOptions = (owner: Owner, message: Message.Message): Json.JsonObject | undefined => {
   const found = message.metadata[owner.key]
   return Json.isObject(found) ? objectOf(found["options"]) : undefined
@@ -154,8 +154,8 @@ interface Placed {
 }
 
 /**
- * The pieces of an assistant message. Reasoning of another provider is left out, and so is a call that a provider ran,
- * unless it was this one and its result was kept.
+ * Returns an assistant message's pieces. They exclude another provider's reasoning, and provider-executed calls unless
+ * this provider ran them and their results were stored.
  */
 export const pieces = (owner: Owner, message: Message.Message): ReadonlyArray<Piece> => {
   const calls = (message.toolCalls ?? []).flatMap((call) => callPiece(owner, call))
@@ -170,7 +170,7 @@ export const pieces = (owner: Owner, message: Message.Message): ReadonlyArray<Pi
 
 interface Kept {
   readonly at: number
-  /** The length of the message's text that stands here. */
+  /** Length of the message text at this position. */
   readonly length: number | undefined
   readonly options: Json.JsonObject | undefined
   readonly piece: Piece | undefined
@@ -201,7 +201,7 @@ const isExecutedCall = (value: unknown): value is ExecutedCall =>
 
 const isMadeFile = (value: unknown): value is MadeFile => Json.isObject(value) && typeof value["mediaType"] === "string"
 
-/** The text in the pieces in which it was said, or in one, before the calls, if it is not that text any more. */
+/** Returns the text in its original pieces. A text changed since becomes one piece before the calls. */
 const texts = (message: Message.Message, kept: ReadonlyArray<Kept>, firstCall: number): ReadonlyArray<Placed> => {
   const text = Message.text(message)
   const spans = kept.flatMap(({ at, length, options }) => length === undefined ? [] : [{ at, length, options }])
@@ -215,7 +215,7 @@ const texts = (message: Message.Message, kept: ReadonlyArray<Kept>, firstCall: n
 
 const beforeCalls = (firstCall: number): number => firstCall === Infinity ? Number.MAX_SAFE_INTEGER : firstCall - 0.5
 
-/** Files in the message itself. Those that this provider made are kept apart, in their places. */
+/** Returns files in the message itself. Files made by this provider are stored separately, with positions. */
 const mediaPieces = ({ content }: Message.Message, firstCall: number): ReadonlyArray<Placed> =>
   Media.mediaIn(content).map((media) => ({ at: beforeCalls(firstCall), piece: { kind: "media", media } }))
 

@@ -1,6 +1,6 @@
 /**
- * The parts of a bridged library's stream, in one vocabulary for all libraries. `options` are the provider's own words
- * on a part, which have to go back with it unchanged.
+ * Stream parts of bridged libraries, in one vocabulary. `options` are the provider's own data on a part, to be sent
+ * back unchanged.
  */
 import type * as Adapter from "../../Adapter.ts"
 import type * as Json from "../../internal/json.ts"
@@ -8,7 +8,7 @@ import type * as Response from "../../Response.ts"
 
 type Options = Json.JsonObject | undefined
 
-/** A piece of a block of text or reasoning. Its beginning and its end are pieces without a text. */
+/** A fragment of a text or reasoning block. Block beginnings and ends are fragments without text. */
 export interface Said {
   readonly type: "text" | "reasoning"
   readonly id: string
@@ -16,7 +16,7 @@ export interface Said {
   readonly options: Options
 }
 
-/** A call is announced by its name. Its arguments may follow in fragments, which are ignored unless they are JSON. */
+/** An announced call, by name. JSON argument fragments may follow; others are ignored. */
 export interface Input {
   readonly type: "input"
   readonly id: string
@@ -25,7 +25,7 @@ export interface Input {
   readonly isJson: boolean
 }
 
-/** A call as the library makes it: the last word on its arguments. */
+/** A call with its final arguments. */
 export interface Call {
   readonly type: "call"
   readonly id: string
@@ -35,7 +35,7 @@ export interface Call {
   readonly options: Options
 }
 
-/** The result of a call that the provider ran itself. */
+/** Result of a provider-executed call. */
 export interface Result {
   readonly type: "result"
   readonly id: string
@@ -44,7 +44,7 @@ export interface Result {
   readonly options: Options
 }
 
-/** A file that the model made: base64 data or a URL. */
+/** A generated file: base64 data or a URL. */
 export interface File {
   readonly type: "file"
   readonly mediaType: string
@@ -54,7 +54,7 @@ export interface File {
   readonly options: Options
 }
 
-/** Content that only its provider understands. */
+/** Content only its provider understands. */
 interface Custom {
   readonly type: "custom"
   readonly kind: string
@@ -63,7 +63,7 @@ interface Custom {
 
 export type Content = Said | Input | Call | Result | File | Custom
 
-/** Facts about the reply. Lists of the same name are joined. */
+/** Facts about the reply. Lists with the same name are joined. */
 export interface About {
   readonly type: "about"
   readonly id?: string | undefined
@@ -77,7 +77,7 @@ interface Raw {
 }
 
 /**
- * `isCut`: the library itself says that the reply ended before its end. `isPaused`: the reply continues once it is sent
+ * End of the reply. `isCut`: the library itself reports a reply cut short. `isPaused`: the reply continues once sent
  * back.
  */
 export interface Finish {
@@ -102,5 +102,5 @@ export type Part = Content | About | Raw | Finish | Failure
 
 const contentTypes: ReadonlyArray<string> = ["text", "reasoning", "input", "call", "result", "file", "custom"]
 
-/** Returns `true` if the model itself speaks, so that its message has begun. */
+/** Returns `true` for content from the model, with which its message begins. */
 export const isContent = (part: Part): part is Content => contentTypes.includes(part.type)

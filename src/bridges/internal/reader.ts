@@ -1,6 +1,6 @@
 /**
- * Reads a bridged reply part by part into Heddle's events. What the parts say between the message's start and its end
- * is emitted in their order; an error among them, and an end that never comes, become the reply's failure.
+ * Reads a bridged reply part by part into Heddle's events, in order, between the message's start and end. An error
+ * among the parts, or a missing end, fails the reply.
  */
 import type * as Adapter from "../../Adapter.ts"
 import * as Answer from "../../adapters/internal/answerBody.ts"
@@ -18,7 +18,7 @@ type TextBlock = Extract<Layout.Block, { readonly kind: "text" }>
 type ReasoningBlock = Extract<Layout.Block, { readonly kind: "reasoning" }>
 
 export class Reader {
-  /** `true` once everything was said. */
+  /** `true` once the reply has ended. */
   isDone = false
   failure: Adapter.AdapterError | undefined
   private readonly owner: Layout.Owner
@@ -40,7 +40,7 @@ export class Reader {
     this.calls = new Calls(owner, makeId)
   }
 
-  /** Reads a part. Behind the end only an error counts. */
+  /** Reads a part. After the end only an error counts. */
   read(part: Part.Part, out: Answer.Out): void {
     if (this.isDone) {
       if (part.type === "error") this.failure ??= part.error
@@ -62,7 +62,7 @@ export class Reader {
     }
   }
 
-  /** Nothing more comes, for the given reason if there is one. The cost of a broken reply is reported as well. */
+  /** Ends the reply, with the given failure if any. A broken reply still reports its cost. */
   end(failure: Adapter.AdapterError | undefined, out: Answer.Out): void {
     if (this.isDone) return
     this.failure ??= failure ??
@@ -106,7 +106,7 @@ export class Reader {
     }
   }
 
-  /** A block of text is a span of the whole text, so that only the latest can grow. */
+  /** Returns the text block with an id. Blocks are spans of the whole text, so only the latest can grow. */
   private textBlock(id: string): TextBlock {
     if (this.span?.id === id) return this.span.block
     const block: TextBlock = { kind: "text", at: this.places++, length: 0, options: undefined }
@@ -144,7 +144,7 @@ export class Reader {
     const reasoning = Layout.keep(this.owner, blocks, this.calls.places)
     const { id, messageContent: content, model } = this
     const { usage, word } = part
-    // A call of the provider's without its result does not go back, and the reply would not continue from there.
+    // A provider-executed call without its result does not go back, so the reply could not continue after it.
     const isPaused = part.isPaused && !this.calls.isServing
     const notes = this.notesWith(part)
     const whole = { content, toolCalls, reasoning, finishReason: reason, word, isPaused, usage, id, model, notes }
@@ -159,7 +159,7 @@ export class Reader {
     this.isDone = true
   }
 
-  /** The text, and the files that the model made, if any. */
+  /** Content of the message: text and generated files. */
   private get messageContent(): Message.Content {
     return Answer.contentOf(
       this.text,
@@ -178,10 +178,7 @@ export class Reader {
   }
 }
 
-/**
- * Returns `true` if a part shows that the reply continues: the ends of blocks, and what is said of earlier calls, do
- * not.
- */
+/** Returns `true` if a part continues the reply. Block ends and facts about earlier calls do not. */
 const isNews = (part: Part.Content): boolean => {
   switch (part.type) {
     case "text":
@@ -197,16 +194,16 @@ const isNews = (part: Part.Content): boolean => {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Calls. One is completed once the reply continues with something else or has ended, because a library hands over the
-// call that a token limit cut like any other, right before it reports the limit. None is run here; one that the
-// provider ran itself is completed with its result.
+// Calls. A call completes once the reply continues or ends, because a library delivers a call cut by the token limit
+// like any other, right before it reports the limit. Calls never run here; a provider-executed call completes with its
+// result.
 
 interface Entry {
   readonly call: ToolCalls.Call
   readonly at: number
-  /** `true` if its fragments are those of the text that it is made with. */
+  /** `true` if its fragments form its final text. */
   readonly isStreamed: boolean
-  /** `true` if the library has made it, and says no more of its arguments. */
+  /** `true` once the library delivered the call, with nothing to follow. */
   isMade: boolean
   options: Json.JsonObject | undefined
   result: Layout.ExecutedResult | undefined
@@ -216,9 +213,9 @@ export class Calls {
   private readonly owner: Layout.Owner
   private readonly calls: ToolCalls.WireCalls
   private readonly entries: Array<Entry> = []
-  /** The latest call of each id that the library uses, which it may use again. */
+  /** Latest call per library id. The library may reuse ids. */
   private readonly latest = new Map<string, Entry>()
-  /** The call that is made, and is completed as soon as the reply continues. */
+  /** The delivered call, completed as soon as the reply continues. */
   private held: ToolCalls.Call | undefined
 
   constructor(owner: Layout.Owner, makeId: () => string) {
@@ -226,17 +223,17 @@ export class Calls {
     this.calls = new ToolCalls.WireCalls(makeId, owner.key)
   }
 
-  /** The completed calls, in the order in which they were opened. */
+  /** Completed calls, in the order they were opened. */
   get toolCalls(): ReadonlyArray<Message.ToolCall> {
     return this.calls.completed
   }
 
-  /** The places of this side's calls among the pieces of the reply. */
+  /** Positions of this side's calls among the reply's pieces. */
   get places(): ReadonlyArray<number> {
     return this.entries.flatMap(({ at, call }) => call.isExecuted ? [] : [at])
   }
 
-  /** The calls that the provider ran, with their results. */
+  /** Provider-executed calls, with their results. */
   get executed(): ReadonlyArray<Layout.Block> {
     return this.entries.flatMap(({ at, call, options, result }): ReadonlyArray<Layout.Block> => {
       if (call.completed === undefined || result === undefined) return []
@@ -246,12 +243,12 @@ export class Calls {
     })
   }
 
-  /** `true` if a call that the provider runs has no result. */
+  /** `true` if a provider-executed call has no result. */
   get isServing(): boolean {
     return this.entries.some(({ call, result }) => call.isExecuted && result === undefined)
   }
 
-  /** An announcement or a fragment, which may come first. Fragments of a call that is made are ignored. */
+  /** Takes an announcement or a fragment, which may come first. Fragments of a delivered call are ignored. */
   input(part: Part.Input, at: number, out: Answer.Out): void {
     const known = this.latest.get(part.id)
     const isKnown = known !== undefined && (part.name === undefined || isOpenAs(known, part.name))
@@ -276,7 +273,7 @@ export class Calls {
     if (!call.isExecuted) this.held = call
   }
 
-  /** The result of an executed call. A later result of the same call replaces an earlier one. */
+  /** Takes a result; its call thereby counts as provider-executed. A later result replaces the previous result. */
   result(part: Part.Result): void {
     const entry = this.latest.get(part.id)
     if (entry === undefined || entry.call.completed !== undefined) return
@@ -286,7 +283,7 @@ export class Calls {
   }
 
   /**
-   * Completes the call that was made last, as the reply continues: it is whole, unless its text shows that it is not.
+   * Completes the latest delivered call as the reply continues. The call is whole unless its text proves otherwise.
    */
   settle(out: Answer.Out): void {
     const call = this.held
@@ -297,8 +294,8 @@ export class Calls {
   }
 
   /**
-   * The reply has ended. If the token limit ended it, the last call was cut, even when its text is whole. A call that
-   * was announced without any fragment of its arguments has none, unless the reply was cut.
+   * Ends the reply. After the token limit, the last call counts as cut, even with a whole text. An announced call
+   * without fragments has no arguments, unless the reply was cut.
    */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     return this.calls.endAll(ending, out, this.calls.all.findLast((call) => !call.isExecuted))
@@ -322,5 +319,5 @@ export class Calls {
   }
 }
 
-/** Returns `true` if a call is not made yet, and has a name or gets it now. */
+/** Returns `true` if a call is not yet delivered, and has the given name or no name so far. */
 const isOpenAs = ({ call, isMade }: Entry, name: string): boolean => !isMade && (call.name === "" || call.name === name)

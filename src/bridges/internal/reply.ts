@@ -1,6 +1,6 @@
 /**
- * A bridged reply as a stream: asked for at the first pull, asked for again while the model has not said anything and
- * that may help, and given up when it has been silent for too long. Closing the stream closes what the library opened.
+ * Streams a bridged reply: requested at the first pull, retried while the model has said nothing and a retry may help,
+ * and ended after too long a silence. Closing the stream closes everything the library opened.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -30,11 +30,11 @@ type Chunk = Arr.NonEmptyReadonlyArray<Event>
 
 export type PartPull = Pull.Pull<ReadonlyArray<Part.Part>, Adapter.AdapterError>
 
-/** The options that all bridges share. */
+/** Options common to all bridges. */
 export interface Options
   extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
 {
-  /** Texts that errors must not hold, such as the provider's key, if a server is known to quote it. None by default. */
+  /** Texts errors must not contain, such as the provider's key, if a server is known to quote it. None by default. */
   readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
 }
 
@@ -50,7 +50,7 @@ export const knownOptions = {
   )
 } satisfies NamesOf<Options>
 
-/** One request, and how it is sent. `open` may be run again; what it opens is closed with its scope. */
+/** One request, ready to be sent. `open` may run again; its scope closes what it opened. */
 export interface Exchange {
   readonly owner: Layout.Owner
   readonly origin: Errors.Origin
@@ -58,16 +58,16 @@ export interface Exchange {
   readonly open: Effect.Effect<PartPull, Http.Failure, Scope.Scope>
 }
 
-/** A reply that is read, and the events of its next parts. */
+/** A reply being read, and the effect that reads its next parts. */
 interface Reading {
   readonly reader: Reader.Reader
   readonly next: Effect.Effect<ReadonlyArray<Event>>
 }
 
-/** The time that the stream's end is waited for after the last word. */
+/** Time to wait for the stream's end after the last word. */
 const afterLast = Duration.seconds(1)
 
-/** The events that answer a request. Each run of the stream sends it anew. */
+/** Streams the events answering a request. Each run of the stream sends the request anew. */
 export const stream = (exchange: Exchange): Stream.Stream<Event, Adapter.AdapterError> =>
   Stream.unwrap(Effect.map(
     Effect.scope,
@@ -99,7 +99,7 @@ class Reply {
     return reader.failure === undefined ? Cause.done() : Effect.fail(reader.failure)
   }
 
-  /** The first words, which are asked for again as long as none were said. */
+  /** Begins the reply, retrying until the model says something. */
   private get begin(): Effect.Effect<Chunk, Adapter.AdapterError> {
     return Scope.provide(Http.retried(this.exchange.settings, this.first), this.scope)
   }
@@ -127,7 +127,7 @@ class Reply {
     })
   }
 
-  /** One read of the library's stream, and what it means. */
+  /** Reads once from the library's stream and interprets the result. */
   private read(parts: PartPull, reader: Reader.Reader): Effect.Effect<ReadonlyArray<Event>> {
     return Pull.matchEffect(parts, {
       onSuccess: (parts) => Effect.sync(() => take(reader, parts)),
@@ -141,7 +141,7 @@ class Reply {
     })
   }
 
-  /** The end of the stream is not waited for as long as its parts. */
+  /** Creates the reading. It waits less for the stream's end than for parts. */
   private readingOf(reader: Reader.Reader, parts: PartPull): Reading {
     const { origin, settings: { idleTimeout } } = this.exchange
     const read = this.read(parts, reader)
@@ -172,7 +172,7 @@ const silent = (origin: Errors.Origin, what: string, duration: Duration.Duration
   Errors.make(origin, "timeout", `the model ${what} ${Duration.format(duration)}`)
 
 // ---------------------------------------------------------------------------------------------------------------------
-// errors: which provider is behind a bridged model is not known, so the words of all of them count
+// Errors. The provider behind a bridged model is unknown, so every provider's words count.
 
 const words: Errors.Words = [
   [/insufficient_(user_)?quota|billing/i, "quota_exceeded"],
@@ -184,14 +184,14 @@ const words: Errors.Words = [
   [/DEADLINE_EXCEEDED/, "timeout"]
 ]
 
-/** The error that a library reports in words, whatever their form. `speaker` names who reported it. */
+/** Converts an error a library reports in words, in any form. `speaker` names the reporter. */
 export const errorSaid = (origin: Errors.Origin, words: unknown, speaker: string): Adapter.AdapterError =>
   Option.getOrElse(
     Errors.fromChunk(origin, { error: Json.toJson(words) }, true),
     () => Errors.make(origin, "unknown", `the ${speaker} reported an error without words`)
   )
 
-/** The headers of an answer that are texts, by their names in lower case. */
+/** Returns an answer's text headers, by lowercase name. */
 export const headersOf = (headers: unknown): Readonly<Record<string, string>> =>
   Object.fromEntries(
     Object.entries(Wire.object(headers)).flatMap(([name, text]) =>

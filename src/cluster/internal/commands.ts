@@ -65,14 +65,14 @@ export interface Owned {
 export type Make<R> = (session: Owned, feed: Pick<Feeds.Feed, "publish" | "settle">) => Driver<R | Session.Store>
 
 /** Returns the session after a call has its answer. The same command counts once. */
-const settled = (session: Session.Session, command: string, input: Settling) => {
+const settled = (session: Session.Session, command: string, input: Settling, tools: Tools | undefined) => {
   switch (input._tag) {
     case "Answer":
       return Session.answer(session, input.id, input.value, { command })
     case "Approve":
       return Session.approve(session, input.id, {
         command,
-        ...(input.arguments === undefined ? {} : { arguments: input.arguments })
+        ...(input.arguments === undefined ? {} : { arguments: input.arguments, tools: tools ?? [] })
       })
     case "Deny":
       return Session.deny(session, input.id, input.reason, { command })
@@ -203,7 +203,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
       case "Resume":
         return Effect.void
       default:
-        return Session.keep(kept, (session) => settled(session, command, input))
+        return Session.keep(kept, (session) => settled(session, command, input, run(kept).tools))
     }
   }
 

@@ -100,6 +100,21 @@ export const denialOf = ({ answer, by }: Verdict): Denial => ({
   ...(answer._tag !== "Denied" || answer.reason === undefined ? {} : { detail: answer.reason })
 })
 
+/** Verdicts by the answers that they give. */
+const verdicts = { Value: "answered", Approved: "approved", Denied: "denied", Expired: "expired" } as const
+
+/** A verdict as it stands, with its time in milliseconds since 1970, where a record has it. */
+export interface Standing {
+  readonly verdict: (typeof verdicts)[keyof typeof verdicts]
+  readonly at?: number
+}
+
+/** Returns the verdict that an answer gives, with its time. */
+export const verdictOf = ({ _tag }: { readonly _tag: keyof typeof verdicts }, at: number | undefined): Standing => ({
+  verdict: verdicts[_tag],
+  ...(at === undefined ? {} : { at })
+})
+
 /** A verdict that was given between two runs, by the id of its suspension. */
 export interface Settled extends Denial {
   readonly id: string

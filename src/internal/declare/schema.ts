@@ -280,6 +280,35 @@ const fromStandard = (
   }))
 }
 
+/** A part of a value that does not fit a schema. */
+export interface Misfit {
+  /** The place of the part, as in `"items[0].title"`. Empty for the whole value. */
+  readonly path: string
+  /** The form that would be right. */
+  readonly reason: string
+}
+
+const place = (path: ReadonlyArray<PropertyKey>): string =>
+  path.reduce<string>((before, key) => {
+    if (typeof key === "number") return `${before}[${key}]`
+    const name = String(key).slice(0, longestName)
+    return before === "" ? name : `${before}.${name}`
+  }, "")
+
+/** Number of misfits that are named, and the longest text about one of them. */
+const [mostMisfits, longestReason] = [10, 200]
+
+const issues = SchemaIssue.makeFormatterStandardSchemaV1({
+  leafHook: (issue) => issue._tag === "MissingKey" ? "Expected a value" : SchemaIssue.defaultLeafHook(issue)
+})
+
+/** Names the parts that an error of a schema is about, the first ten of them. */
+export const misfits = ({ issue }: Schema.SchemaError): ReadonlyArray<Misfit> =>
+  issues(issue).issues.slice(0, mostMisfits).map(({ message, path = [] }) => ({
+    path: place(path.map(segment)),
+    reason: message.slice(0, longestReason)
+  }))
+
 // The parameters of a tool, in any of the four forms.
 
 /** The forms in which a caller declares parameters. */

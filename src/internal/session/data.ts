@@ -94,9 +94,6 @@ export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, Approve
  */
 export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
 
-/** Verdicts by the answers that they give. */
-const verdicts = { Value: "answered", Approved: "approved", Denied: "denied", Expired: "expired" } as const
-
 const verdict = Schema.Literals(["answered", "approved", "denied", "expired"])
 
 /**
@@ -125,12 +122,6 @@ export const standing = {
   /** Time of that verdict, in milliseconds since 1970. Left out where no record has it. */
   at: Schema.optionalKey(Schema.Finite)
 }
-
-/** Returns the verdict that an answer gives, with its time. */
-export const verdictOf = ({ _tag }: Answer, at: number | undefined): Pick<Settled, "at" | "verdict"> => ({
-  verdict: verdicts[_tag],
-  ...(at === undefined ? {} : { at })
-})
 
 /**
  * Answers for the nested run of a call.
@@ -330,6 +321,8 @@ export const make = (options: Options = {}): Session => {
  *   question beside an approval with `Session.answer`
  * - `unknown_tool_call_id`: no such call waits; `already_answered`: the call has its answer
  * - `invalid_answer`: the answer does not fit the question, or the kind of the call
+ * - `invalid_arguments`: the tool of the call cannot read the arguments of an approval. `metadata.issues` has the
+ *   `path` of each part within the arguments that does not fit, and the `reason`. The call keeps waiting
  * - `expired`: the time for an answer is over; `Session.expire` settles the call
  * - `several_pending`: several calls are open, so a reply cannot answer one; use `Session.answer`
  * - `unfinished`: the session has work left, which a snapshot would lose
@@ -350,6 +343,7 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "unknown_tool_call_id",
     "already_answered",
     "invalid_answer",
+    "invalid_arguments",
     "expired",
     "several_pending",
     "unfinished",
@@ -360,7 +354,7 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
   ]),
   /** A description of the problem, with the call that resolves it. */
   detail: Schema.optionalKey(Schema.String),
-  /** `toolCallId` where the error is about one call. */
+  /** `toolCallId` where the error is about one call, and `issues` of `invalid_arguments`. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {

@@ -4,16 +4,21 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as DateTime from "effect/DateTime"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
+import * as Policy from "../../Policy.ts"
 import * as CallPaths from "../answer/callPath.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
-import { checkNames, type NamesOf } from "../declare/schema.ts"
+import { checkNames, misfits, type NamesOf } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
+import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Values from "../declare/values.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
@@ -205,7 +210,7 @@ const fitting = (
  * @category models
  * @since 0.1.0
  */
-export interface Verdict extends Pick<ApproveOptions, "by" | "command" | "remember"> {
+export interface Verdict extends Pick<ApproveOptions, "by" | "command" | "remember" | "tools"> {
   /** The id of the suspension. */
   readonly id: string
   /**
@@ -359,6 +364,47 @@ const writable = (id: string, given: Arguments): Effect.Effect<Arguments, Sessio
         : Effect.succeed(plain)
   )
 
+/** Longest time that a decoder of edited arguments may take. What takes longer is left to the run. */
+const checkedWithin = "10 seconds"
+
+/**
+ * Refuses edited arguments that the tool of the call cannot read, as the run would. A call of a sub-agent has a tool
+ * that is not known here, and what breaks without a word about the arguments, such as a decoder that lacks a service,
+ * is left to the run as well.
+ */
+const decodable = (
+  { id, path, toolCall }: Event.Suspension,
+  edited: Arguments,
+  tools: ReadonlyArray<Declared.Any>
+): Effect.Effect<void, SessionData.SessionError> =>
+  Effect.gen(function*() {
+    const { tools: defaults = [] } = yield* Policy.Defaults
+    const tool = path === undefined ? ToolOptions.toolbox(defaults, tools).get(toolCall.name) : undefined
+    if (tool === undefined) return
+    const decoding = ToolOptions.attempt(() => tool.parameters.decode(edited)) as Effect.Effect<unknown, unknown>
+    const exit = Exit.isExit(decoding)
+      ? decoding
+      : Option.getOrElse(
+        yield* Effect.timeoutOption(Effect.exit(decoding), checkedWithin),
+        () => Exit.void
+      )
+    if (Exit.isSuccess(exit)) return
+    const error = Option.getOrUndefined(Cause.findErrorOption(exit.cause))
+    if (error === undefined) return
+    const issues = Schema.isSchemaError(error)
+      ? misfits(error)
+      : [{
+        path: "",
+        reason: error instanceof ToolOutcomes.ToolError ? error.detail ?? error.message : "They do not fit"
+      }]
+    const named = issues.map(({ path, reason }) => `arguments${path === "" ? "" : `.${path}`}: ${reason}`).join("; ")
+    return yield* new SessionData.SessionError({
+      reason: "invalid_arguments",
+      detail: `${named}; call ${JSON.stringify(id)} keeps waiting`,
+      metadata: { toolCallId: id, issues }
+    })
+  })
+
 /**
  * Options of an approval.
  *
@@ -368,9 +414,15 @@ const writable = (id: string, given: Arguments): Effect.Effect<Arguments, Sessio
 export interface ApproveOptions extends SettleOptions {
   /**
    * Arguments that replace those of the call, nested at most 256 levels deep. They are decoded when the call runs,
-   * like the model's.
+   * like the model's, and with `tools` before as well.
    */
   readonly arguments?: Message.ToolCall["arguments"]
+  /**
+   * The tools of the run that continues, beside those of `Policy.Defaults`. Other `arguments` that the tool of the call
+   * cannot read are then refused as `invalid_arguments`, and the call keeps waiting. A tool that is not among them, and
+   * that of a sub-agent's call, checks the arguments when the call runs. By default, nothing is checked before.
+   */
+  readonly tools?: ReadonlyArray<Declared.Any>
   /**
    * Has the approval remembered for later calls of the session: those with the arguments that the model asked with, not
    * together with other `arguments`, or all of the tool. Only as far as `remember` of the tool allows it, and for no
@@ -384,6 +436,7 @@ const knownVerdict = {
   command: Values.name,
   by: Values.text,
   arguments: Values.objectLike,
+  tools: Values.tools,
   remember: Values.oneOf("tool", "arguments")
 } satisfies NamesOf<ApproveOptions>
 
@@ -418,8 +471,10 @@ const approvalOf = (id: string, options: ApproveOptions = {}): Decision => ({
     Effect.gen(function*() {
       yield* approvable(session, id, "an approval of")
       yield* rememberable(session, id, options)
-      const edited = options.arguments === undefined ? {} : { arguments: yield* writable(id, options.arguments) }
-      return { _tag: "Approved", ...edited }
+      if (options.arguments === undefined) return { _tag: "Approved" }
+      const edited = yield* writable(id, options.arguments)
+      if (options.tools !== undefined) yield* decodable(yield* find(session, id), edited, options.tools)
+      return { _tag: "Approved", arguments: edited }
     })
 })
 
@@ -477,7 +532,8 @@ const verdictKinds = {
   answer: Values.described(Values.required(answerKinds, ["_tag"]), "an object with a _tag"),
   command: knownVerdict.command,
   by: knownVerdict.by,
-  remember: knownVerdict.remember
+  remember: knownVerdict.remember,
+  tools: knownVerdict.tools
 } satisfies NamesOf<Verdict>
 
 const settleKinds = {

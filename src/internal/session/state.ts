@@ -831,7 +831,7 @@ const settle = (
       ...(time === undefined ? {} : { time })
     })
   }
-  const settled = { id, ...SessionData.verdictOf(answer, time), ...Teller.denialOf(verdict) }
+  const settled = { id, ...Teller.verdictOf(answer, time), ...Teller.denialOf(verdict) }
   state.answered = [...state.answered, settled]
   state.status = "idle"
   completeEarlier(state)
@@ -1158,7 +1158,7 @@ const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void =
 
 const callSettled = (state: State, record: Records.CallSettled): void => {
   const { answer, command, time } = record
-  const verdict = SessionData.verdictOf(answer, time)
+  const verdict = Teller.verdictOf(answer, time)
   if (command !== undefined) receive(state, { ...command, became: "completed", ...verdict })
   if (state.run === undefined) settle(state, record)
   else if (findWaiting(state, record.id) !== undefined) state.run.settlements.push(record)

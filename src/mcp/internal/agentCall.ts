@@ -1,6 +1,6 @@
 /**
- * Serves one call of an agent: a session of its own, which runs as the sessions of a server do. Its text is the
- * progress of the call, and what it waits for is asked. It is removed with its answer.
+ * Serves one agent call, in its own session, which runs like any server session. Its text becomes the call's progress;
+ * its suspensions become questions. The session is removed once the call is answered.
  *
  * @since 0.1.0
  */
@@ -25,20 +25,20 @@ import * as Question from "./question.ts"
 import type * as RequestState from "./requestState.ts"
 import * as ToolCall from "./toolCall.ts"
 
-/** The parts of a server that calls of agents need. */
+/** Server parts needed by agent calls. */
 export interface Calls {
   readonly signer: RequestState.Signer
   readonly site: Routes.Site
 }
 
-/** Time for which the text that a client holds of a waiting session counts. */
+/** Validity of a waiting session's state text. */
 const patience = 86_400_000
 
 type Needs = Session.Store | Worker.Worker
 
 type Failure = Refusals.Refusal | Journal.StoreError
 
-/** The end of a run: its outcome, and the calls that wait. */
+/** End of a run: its outcome, and the waiting calls. */
 type Ended = Extract<Event.PublicEvent, { readonly _tag: "ChatCompleted" }>
 
 const answering: ReadonlySet<string> = new Set(["Completed", "HaltWhen", "Halted", "MaxTurns"])
@@ -52,7 +52,7 @@ const formOf = (
     : Question.approvalOf(toolCall.name, toolCall.arguments, question)
 }
 
-/** Returns what becomes of a call that waits, by the reply of the user. Without one the client could not ask. */
+/** Returns the action for a waiting call, by the user's reply. A missing reply means that the client could not ask. */
 const verdictOf = (
   { id, kind }: Event.PublicSuspension,
   form: Question.Form | undefined,
@@ -72,7 +72,7 @@ const verdictOf = (
 const actionOf = ({ kind }: Event.PublicSuspension) =>
   kind === "question" || kind === "manual" ? "answer" as const : "approve" as const
 
-/** Serves a call of an agent to the client of the request. */
+/** Serves an agent call to the requesting client. */
 export const serve = (
   { signer, site }: Calls,
   agent: string,
@@ -94,10 +94,10 @@ export const serve = (
       : yield* signer.open(context.requestState, subject)
     if (id === undefined) return yield* ToolCall.invalidState
     const named: Sessions.Named = { agent, id, key: Sessions.prefixOf(principal) + id, principal, by }
-    // The client was asked about before.
+    // The client was authorized when it was first asked.
     const granted = { ...site, authorize: () => Effect.succeed({ principal: by, of: principal }) }
 
-    /** Does what the actions ask for, and reports the run that follows, which ends with the scope. */
+    /** Performs the actions and reports the run's end. The run ends with the scope. */
     const turn = (actions: Body.Posted["actions"]): Effect.Effect<Ended | undefined, Failure, Needs | Scope.Scope> =>
       Effect.gen(function*() {
         const posted = { sessionId: id, actions, clientTools: [] }
@@ -133,7 +133,7 @@ export const serve = (
           )
       })
 
-    /** Takes the replies of the user: the run continues, unless one of them cancels the call. */
+    /** Takes the user's replies: the run continues unless a reply cancels the call. */
     const settle = (
       suspensions: ReadonlyArray<Event.PublicSuspension>,
       replies: ReadonlyMap<string, Question.Reply>
@@ -142,7 +142,7 @@ export const serve = (
         ? undefined
         : suspensions.map((each) => verdictOf(each, formOf(each), replies.get(each.id)))
 
-    /** Reads the answers that the client has sent with its call, and nothing where the user cancels it. */
+    /** Reads the answers sent with the client's call. Returns `undefined` if the user cancels the call. */
     const continued = Effect.gen(function*() {
       const found = yield* Effect.catchTag(Sessions.read(named), "Refusal", () => ToolCall.invalidState)
       const suspensions = JournalEvents.suspensionsOf(found.kept, site.publish)
@@ -196,14 +196,14 @@ export const serve = (
       }
     })
 
-    /** Removes the session, unless its run is under way elsewhere. */
+    /** Removes the session, unless its run continues elsewhere. */
     const remove = Effect.gen(function*() {
       const { kept } = yield* Sessions.read(named)
       if (kept.interrupted !== undefined) return
       yield* Sessions.remove(site.hub, named)
     }).pipe(Effect.ignore)
 
-    // A session that waits is needed, and so is one that was busy. An answer that does not fit ends the call.
+    // Waiting and busy sessions are still needed, so they stay. An invalid answer ends the call.
     return yield* work.pipe(
       Effect.tap((result) => result instanceof McpSchema.InputRequired ? Effect.void : remove),
       Effect.tapError((error) => error._tag === "Refusal" && error.status === 400 ? remove : Effect.void),

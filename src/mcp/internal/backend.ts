@@ -1,48 +1,48 @@
 /**
- * The seam to a client of the protocol: to list the tools of a server, to call one, and to close. What a server tells
- * in between goes to a listener. Another client than the SDK's is another function of the type `Connect`.
+ * Seam to a protocol client: list a server's tools, call a tool, close. A listener takes messages between calls. To use
+ * a client other than the SDK's, implement `Connect`.
  */
 import * as Data from "effect/Data"
 import type * as Effect from "effect/Effect"
 import type * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
-/** A tool as the server describes it. Nothing of it is to be believed. */
+/** A tool as described by its server. None of the description is trusted. */
 export interface Listed {
   readonly name: string
   readonly title?: string | undefined
   readonly description?: string | undefined
   readonly inputSchema: Json.JsonObject
   readonly annotations?: Json.JsonObject | undefined
-  /** The whole definition, which the client reads again when the tool is called. */
+  /** Whole definition, which the client reads again for each call. */
   readonly definition: Json.JsonObject
 }
 
-/** A tool that is not offered, and the reason. */
+/** A tool not offered, and the reason. */
 export interface LeftOut {
   readonly name: string
   readonly reason: string
 }
 
-/** The tools of a server. */
+/** Tools of a server. */
 interface Tools {
   readonly tools: ReadonlyArray<Listed>
   readonly leftOut: ReadonlyArray<LeftOut>
 }
 
-/** A question of a server to its client, as `elicitation/create` has it. */
+/** A server's question to its client (`elicitation/create`). */
 export interface Elicitation {
   readonly message: string
-  /** The schema of the form: an object of texts, numbers, booleans and choices. Left out of any other mode. */
+  /** Form schema: an object of strings, numbers, booleans and choices. Undefined in any other mode. */
   readonly schema?: Json.JsonObject | undefined
 }
 
-/** The answer to it. */
+/** Answer to an elicitation. */
 export type Elicited =
   | { readonly action: "accept"; readonly content: Json.JsonObject }
   | { readonly action: "decline" | "cancel" }
 
-/** A request of a server for the answer of a model, as `sampling/createMessage` has it. */
+/** A server's request for a model answer (`sampling/createMessage`). */
 export interface Sampling {
   readonly messages: ReadonlyArray<Message.Message>
   readonly system?: string | undefined
@@ -51,19 +51,19 @@ export interface Sampling {
   readonly stopSequences?: ReadonlyArray<string> | undefined
 }
 
-/** The answer to it. */
+/** Answer to a sampling request. */
 export interface Sampled {
   readonly text: string
   readonly model: string
 }
 
-/** A thing that a server wants to know before it answers a call: from the user, from a model, or known already. */
+/** Information a server wants before it answers a call: from the user, from a model, or already known. */
 export type Wanted =
   | ({ readonly _tag: "Elicitation" } & Elicitation)
   | ({ readonly _tag: "Sampling" } & Sampling)
   | { readonly _tag: "Known"; readonly response: Json.JsonObject }
 
-/** A call. The repeat of a call that asked for input has the answers, and the state as it was given. */
+/** A call. Repeating a call that asked for input includes the answers, and the state as received. */
 export interface Request {
   readonly tool: Listed
   readonly arguments: Json.JsonObject
@@ -72,28 +72,30 @@ export interface Request {
   readonly state?: string | undefined
 }
 
-/** The answer to a call: its result, or what the server wants to know first. */
+/** Response to a call: its result, or the input the server wants first. */
 export type Response =
   | {
     readonly _tag: "Result"
     readonly content: ReadonlyArray<Json.JsonObject>
     readonly structured: unknown
     readonly isError: boolean
-    /** The reason for which the result is not as the `outputSchema` of its tool has it. Left out where it is. */
+    /** Reason the result violates its tool's `outputSchema`. Undefined for a valid result. */
     readonly misfit?: string | undefined
   }
   | {
     readonly _tag: "Input"
-    /** The questions by their keys. `undefined` stands for one that is not answered. */
+    /** Questions by key. `undefined` marks an unanswerable question. */
     readonly requests: Readonly<Record<string, Wanted | undefined>>
     readonly state: string | undefined
   }
 
 /**
- * A failure of the client. `lost`: the connection ended, so that a request that was sent may have had its effect.
- * `unanswered`: the answer to this request alone ended, or cannot be read, so that it may, too. `unsent`: the
- * connection had ended before, so that the server has not had the request. `rpc`: the server refused the request, with
- * a code.
+ * A client failure, with its reason:
+ *
+ * - `lost`: the connection ended, so a sent request may have had its effect.
+ * - `unanswered`: only this request's answer ended or is unreadable, so the request may have had its effect.
+ * - `unsent`: the connection had already ended, so the server never received the request.
+ * - `rpc`: the server refused the request, with a code.
  */
 export class Failure extends Data.TaggedError("McpFailure")<{
   readonly reason: "lost" | "unanswered" | "unsent" | "rpc" | "other"
@@ -104,28 +106,28 @@ export class Failure extends Data.TaggedError("McpFailure")<{
 /** A connection. */
 export interface Backend {
   readonly list: Effect.Effect<Tools, Failure>
-  /** Interruption tells the server that the call is cancelled. */
+  /** Calls a tool. Interruption sends the server a cancellation. */
   readonly call: (request: Request, progress: (value: unknown) => void) => Effect.Effect<Response, Failure>
-  /** Closes the connection. It may take seconds where a process does not leave. */
+  /** Closes the connection. This may take seconds if a process refuses to exit. */
   readonly close: Effect.Effect<void>
   /** Facts for spans. */
   readonly facts: Readonly<Record<string, string>>
 }
 
-/** Takes what happens between calls. */
+/** Takes events between calls. */
 export interface Listener {
-  /** The list of tools has changed. */
+  /** Reports a changed tool list. */
   readonly changed: () => void
-  /** The connection has ended. */
+  /** Reports the connection's end. */
   readonly lost: (failure: Failure) => void
-  /** The server asks within a call, which it holds open. It is interrupted when the server asks no more. */
+  /** Asks on behalf of the server, within a call it holds open. Interrupted once the server withdraws the question. */
   readonly elicit: (elicitation: Elicitation) => Effect.Effect<Elicited>
-  /** The server asks for the answer of a model. There is none where it is declined. */
+  /** Requests a model answer for the server. Returns `undefined` if declined. */
   readonly sample: (sampling: Sampling) => Effect.Effect<Sampled | undefined>
 }
 
 /**
- * Opens a connection. Nothing but its attempts is interrupted, so that each connection is either closed or returned: it
- * is run without interruption, and allows it where it waits.
+ * Opens a connection. Only its attempts are interruptible, so every connection is either closed or returned. It runs
+ * uninterruptibly, and allows interruption while it waits.
  */
 export type Connect = (listener: Listener) => Effect.Effect<Backend, Failure>

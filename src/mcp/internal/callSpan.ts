@@ -1,4 +1,4 @@
-/** The span of a call that a client has made: `tools/call NAME`, in the trace of the client where it sends one. */
+/** Span of a client's call: `tools/call NAME`, in the client's trace if the client sends it. */
 import type * as McpSchema from "effect/ai/McpSchema"
 import * as Effect from "effect/Effect"
 import * as Headers from "effect/http/Headers"
@@ -8,7 +8,7 @@ import type * as Tracer from "effect/Tracer"
 import { names } from "../../internal/telemetry.ts"
 import * as Caller from "./caller.ts"
 
-/** Returns the span of the client, if it names one by the rules that hold for the header. */
+/** Returns the client's span, if named by the rules of the `traceparent` header. */
 const parentOf = ({ requestMetadata }: McpSchema.McpRequestContext["Service"]): Tracer.ExternalSpan | undefined => {
   const { traceparent } = { ...requestMetadata } as { readonly traceparent?: unknown }
   return typeof traceparent === "string"

@@ -1,5 +1,5 @@
 /**
- * The client that makes a call, and what it may.
+ * The calling client and its permissions.
  *
  * @since 0.1.0
  */
@@ -11,24 +11,24 @@ import * as HttpServerRequest from "effect/http/HttpServerRequest"
 import type * as Access from "../../server/internal/access.ts"
 import type * as Refusals from "../../server/internal/refusal.ts"
 
-/** The client of a request. */
+/** Client of a request. */
 export interface Caller {
-  /** The principal that asks. */
+  /** Principal making the request. */
   readonly by: string
-  /** The principal for which it acts. */
+  /** Principal it acts for. */
   readonly principal: string
   readonly request: HttpServerRequest.HttpServerRequest
-  /** The way that its messages take, as spans name it. */
+  /** Transport name in spans. */
   readonly transport: "tcp" | "pipe"
-  /** The id of its message, where that is known. */
+  /** Message id, if known. */
   readonly messageId?: string | undefined
   /** Asks whether the client may do something. */
   readonly may: (question: Access.Question) => Effect.Effect<unknown, Refusals.Refusal>
-  /** The questions that wait in the session of a client of the legacy era. */
+  /** Questions waiting in a legacy client's session. */
   readonly waiting: Set<Access.Question>
 }
 
-/** The client at the other end of the standard input, which has started this process. */
+/** Client at the other end of standard input, which started this process. */
 export const local: Caller = {
   by: "local",
   principal: "local",
@@ -38,12 +38,12 @@ export const local: Caller = {
   waiting: new Set()
 }
 
-/** The client of the request under way. */
+/** Client of the current request. */
 export const Current: Context.Reference<Caller> = Context.Reference("heddle/mcp/Caller", {
   defaultValue: () => local
 })
 
-/** Asks the user of a client. Meanwhile its session takes an answer from those only who may give it. */
+/** Asks a client's user. Meanwhile its session accepts answers only from principals allowed to answer. */
 export const asking = <A, E, R>(
   { waiting }: Caller,
   question: Access.Question,
@@ -55,14 +55,14 @@ export const asking = <A, E, R>(
     () => Effect.sync(() => waiting.delete(question))
   )
 
-/** The report of the progress of a call to its client, which it gets where it has asked for it. */
+/** Progress reports to a call's client, sent if the client requested progress. */
 export interface Progress {
   readonly report: (value: unknown) => Effect.Effect<void>
 }
 
 const textOf = (value: unknown): string => typeof value === "string" ? value : JSON.stringify(value) ?? ""
 
-/** Reads progress that has the form of the protocol. */
+/** Reads progress in the protocol's form. */
 const numbered = (
   value: unknown
 ): { readonly progress: number; readonly total?: number; readonly message?: string } | undefined => {
@@ -77,7 +77,7 @@ const numbered = (
   }
 }
 
-/** Returns the report of progress to the client of a call. */
+/** Returns the progress report for a call's client. */
 export const progress = (
   server: McpEffect.McpServer["Service"],
   context: McpSchema.McpRequestContext["Service"]

@@ -1,7 +1,7 @@
 /**
- * The connection to a server, for as long as its layer lives. One that is lost is opened again by the next call, once
- * for all calls that wait, later each time, and its tools are listed anew. A call under way is not repeated here: its
- * tool decides.
+ * Keeps the connection to a server for its layer's lifetime. The next call reopens a lost connection, once for all
+ * waiting calls, with growing delays, and lists the tools again. The connection never repeats a running call: the tool
+ * decides.
  */
 import * as Cause from "effect/Cause"
 import type * as Context from "effect/Context"
@@ -15,52 +15,52 @@ import * as Json from "../../internal/json.ts"
 import * as Telemetry from "../../internal/telemetry.ts"
 import * as Backend from "./backend.ts"
 
-/** A tool of the server, and the hash of what a trust or an approval was given for. */
+/** A server tool, and the hash its trust or approval applies to. */
 export interface Known {
   readonly listed: Backend.Listed
   readonly hash: string
-  /** A hash of the names of the server and of the tool, which stays the same whatever the tool becomes. */
+  /** Hash of server and tool name, independent of the tool's definition. */
   readonly nameHash: string
 }
 
-/** The tools of a server, as it listed them last. */
+/** Tools of a server, from its latest list. */
 export interface Snapshot {
   readonly tools: ReadonlyMap<string, Known>
   readonly leftOut: ReadonlyArray<Backend.LeftOut>
 }
 
-/** A call under way, which the server may ask something. */
+/** A running call, open to questions from the server. */
 export interface Asked {
-  /** The number of questions that are still answered. */
+  /** Number of questions still allowed. */
   left: number
   readonly elicit: (elicitation: Backend.Elicitation) => Effect.Effect<Backend.Elicited>
-  /** Notes that a question was declined which may have been about this call. */
+  /** Notes a declined question, possibly about this call. */
   readonly declined: (elicitation: Backend.Elicitation) => void
 }
 
-/** The answers of the program to questions of the server, where it gives any. */
+/** The program's answers to server questions, where available. */
 export interface Answers {
   readonly elicit: Asked["elicit"] | undefined
   readonly sample: Backend.Listener["sample"] | undefined
 }
 
-/** The number of times that a lost connection is opened again before the calls that wait for it fail. */
+/** Attempts to reopen a lost connection before its waiting calls fail. */
 const attempts = 5
 
 const later = { schedule: Schedule.exponential("200 millis"), times: attempts - 1 }
 
-/** The number of lists in a row that a server may say has changed while it was listed. */
+/** Consecutive lists a server may declare changed during listing. */
 const mostLists = 5
 
-/** The number of names of tools that are remembered. Tools beyond are never trusted. */
+/** Maximum number of remembered tool names. Tools beyond the limit are never trusted. */
 const mostNames = 10_000
 
-/** The time that closing may take, in milliseconds. A process that does not leave is killed by then. */
+/** Time limit for closing, in milliseconds. By then a process refusing to exit has been killed. */
 const closingMillis = 3_000
 
 /**
- * Returns the parts of a tool that models and people read, or that its trust depends on. Its `_meta` and its icons are
- * none of them, and a server may change them at any time.
+ * Returns the tool parts models and people read, or its trust depends on. They exclude its `_meta` and icons, which a
+ * server may change at any time.
  */
 const trustedOf = (
   { definition: { annotations, description, execution, inputSchema, name, outputSchema, title } }: Backend.Listed
@@ -86,7 +86,7 @@ export class Connection {
   private isStale = false
   private isEnded = false
   private known: Snapshot = { tools: new Map(), leftOut: [] }
-  /** The hash of each tool when it was first seen. */
+  /** Hash of each tool at first sight. */
   private readonly first = new Map<string, string>()
   private readonly closing = new Set<Fiber.Fiber<void>>()
   private readonly underWay = new Set<Asked>()
@@ -113,27 +113,27 @@ export class Connection {
     )
   )
 
-  /** The tools as they were listed last. */
+  /** Tools from the latest list. */
   get current(): Snapshot {
     return this.known
   }
 
-  /** Tells whether a tool is what it was when it was first seen. */
+  /** Returns `true` if a tool is unchanged since first sight. */
   isFirst(name: string, hash: string): boolean {
     return this.first.get(name) === hash
   }
 
-  /** Waits until a list that has changed is known. */
+  /** Waits until a changed list is known. */
   readonly settled: Effect.Effect<void> = Effect.suspend(() =>
     this.listing === undefined ? Effect.void : Deferred.await(this.listing)
   )
 
-  /** Facts about the connection, for spans. */
+  /** Connection facts for spans. */
   get facts(): Backend.Backend["facts"] {
     return this.backend?.facts ?? {}
   }
 
-  /** Sends a call, once `check` has passed by the tools that are known then. */
+  /** Sends a call once `check` passes against the tools known by then. */
   call<E>(
     request: Backend.Request,
     progress: (value: unknown) => void,
@@ -146,7 +146,7 @@ export class Connection {
       yield* check
       this.underWay.add(asked)
       return yield* backend.call(request, progress).pipe(
-        // A connection over HTTP does not say that it has ended.
+        // A connection over HTTP does not announce its end.
         Effect.tapError(({ reason }) =>
           Effect.sync(() => reason === "lost" || reason === "unsent" ? this.leave(backend) : undefined)
         ),
@@ -155,7 +155,7 @@ export class Connection {
     })
   }
 
-  /** The open connection. One that was lost is opened again in the scope of the layer, whichever call asks first. */
+  /** The open connection. The first call to need it reopens a lost connection, in the layer's scope. */
   private readonly ready: Effect.Effect<Backend.Backend, Backend.Failure> = Effect.suspend(() => {
     if (this.backend !== undefined) return Effect.succeed(this.backend)
     if (this.isEnded) return new Backend.Failure({ reason: "other", message: "the layer of the server is closed" })
@@ -213,7 +213,7 @@ export class Connection {
     )
   })
 
-  /** Counts a question against a call under way. A server is answered nothing without one. */
+  /** Charges a server question to a running call. With none running, the server gets no answer. */
   private takeQuestion(): Asked | undefined {
     for (const asked of this.underWay) {
       if (asked.left <= 0) continue
@@ -253,8 +253,8 @@ export class Connection {
   }
 
   /**
-   * Lists the tools again. Calls wait for it, so that none is sent to a tool that is another one by now. A server that
-   * does not list them is left: the next call opens it again, and has its tools or fails.
+   * Lists the tools again. Calls wait for the list, so none reaches a tool that has changed meanwhile. If the server
+   * fails to list them, the connection closes: the next call reopens it, and gets the tools or fails.
    */
   private relist(backend: Backend.Backend): void {
     this.isStale = true

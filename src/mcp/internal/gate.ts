@@ -1,6 +1,6 @@
 /**
- * Guards the endpoint of MCP: the checks that every route of a server has, and the sessions of clients of the legacy
- * era, each of which belongs to its principal.
+ * Guards the MCP endpoint: the checks common to all server routes, and the sessions of legacy clients, each owned by
+ * its principal.
  *
  * @since 0.1.0
  */
@@ -27,28 +27,28 @@ import * as Caller from "./caller.ts"
 type Request = HttpServerRequest.HttpServerRequest
 type Response = HttpServerResponse.HttpServerResponse
 
-/** The parts of a server that its endpoint needs. */
+/** Server parts needed by the endpoint. */
 export type Guard = Pick<Routes.Site, "access" | "authorize" | "bounds" | "counters">
 
-/** The bounds of the sessions of the legacy era. */
+/** Limits for legacy sessions. */
 export interface Legacy {
   readonly maxSessions: number
   readonly perPrincipal: number
   readonly idle: Duration.Duration
 }
 
-/** The names that are offered, and a function that finishes the text of a message that lists them. */
+/** Offered names, and a function to finish the text of a tool list. */
 export interface Offer {
   readonly names: ReadonlySet<string>
   readonly listing: (text: string) => string
 }
 
-/** A session of a client of the legacy era. */
+/** A legacy client's session. */
 interface Session {
   readonly by: string
   readonly waiting: Caller.Caller["waiting"]
   usedAt: number
-  /** Number of its requests that are under way. */
+  /** Number of its running requests. */
   open: number
 }
 
@@ -58,7 +58,7 @@ const tooMany = Refusals.tooMany("too_many_sessions", "There are too many sessio
 
 const noBatches = Refusals.badRequest("no_batches", "Batches of messages are not supported.")
 
-/** Returns a refusal for want of a token as one by which clients begin to ask for one. */
+/** Turns a missing-token refusal into a 401, which makes clients request a token. */
 const asking = (refusal: Refusals.Refusal): Refusals.Refusal => {
   const { code, message } = refusal
   return code === "token_required" ? new Refusals.Refusal({ status: 401, code, message }) : refusal
@@ -69,8 +69,8 @@ const forbidden = Refusals.forbidden("forbidden", "This is not allowed.")
 const notFound = HttpServerResponse.empty({ status: 404 })
 
 /**
- * Answers a client of the legacy era where none is served, with the code by which clients know that a request lacks the
- * header of the revision.
+ * Answers a legacy client where no legacy support exists. Clients recognize the code: the request lacks the revision
+ * header.
  */
 const modernOnly = (id: unknown): Response =>
   HttpServerResponse.jsonUnsafe({
@@ -83,16 +83,16 @@ const modernOnly = (id: unknown): Response =>
     }
   }, { status: 400 })
 
-/** The session of an id that names none. It belongs to no principal. */
+/** Session for an unknown id, owned by no principal. */
 const unknown: Session = { by: "", waiting: new Set(), usedAt: 0, open: 0 }
 
-/** The most characters of the id of a message in a span. */
+/** Maximum length of a message id in a span. */
 const longestId = 128
 
 const idOf = ({ id }: Json.JsonObject): string | undefined =>
   typeof id === "string" || typeof id === "number" ? String(id).slice(0, longestId) : undefined
 
-/** Returns a request as the endpoint takes it: with the headers of the protocol, without those that were checked. */
+/** Returns a request in the endpoint's form: with protocol headers, without headers already checked. */
 const inner = (method: string, headers: Request["headers"], body?: string): Request =>
   HttpServerRequest.fromWeb(
     new globalThis.Request("http://localhost/mcp", {
@@ -102,7 +102,7 @@ const inner = (method: string, headers: Request["headers"], body?: string): Requ
     })
   )
 
-/** Returns a response whose body needs the request no longer. */
+/** Collects a response's body, so that it no longer needs the request. */
 const whole = (response: Response): Effect.Effect<Response> =>
   response.body._tag === "Stream"
     ? Effect.map(Effect.orDie(Stream.runCollect(response.body.stream)), (chunks) =>
@@ -112,7 +112,7 @@ const whole = (response: Response): Effect.Effect<Response> =>
 /** The endpoint behind its checks. */
 export class Gate {
   private readonly sessions = new Map<string, Session>()
-  /** The principals of the sessions that are being opened. */
+  /** Principals of sessions being opened. */
   private readonly opening: Array<string> = []
   private readonly guard: Guard
   private readonly endpoint: HttpRouter.HttpRouter
@@ -203,7 +203,7 @@ export class Gate {
     )
   }
 
-  /** Asks whether a request may do something, for the principals that it had. */
+  /** Authorizes a request, requiring the same principals as before. */
   private may(request: Request, question: Access.Question, before?: Access.Grant) {
     return Effect.flatMap(
       Access.ask(this.guard, request, question),
@@ -214,13 +214,15 @@ export class Gate {
     )
   }
 
-  /** Asks whether a body may be read, which names the tool: by one who may call, or list something. */
+  /** Authorizes reading a body, which names the tool: allowed for principals who may call or list something. */
   private entered(request: Request): Effect.Effect<Access.Grant, Refusals.Refusal> {
     const lists = Array.from(this.offer.names, (agent) => ({ agent, action: "list" as const }))
     return Access.ask(this.guard, request, { action: "write" }, ...lists)
   }
 
-  /** Asks for what a message does: a call is a write, an answer what its call waits for, all else reads the list. */
+  /**
+   * Authorizes a message: a call is a write, an answer needs its call's permission, and everything else reads the list.
+   */
   private grantOf(
     request: Request,
     { method, params, ...message }: Json.JsonObject,
@@ -246,9 +248,9 @@ export class Gate {
     })
   }
 
-  // Sessions of the legacy era.
+  // Legacy sessions.
 
-  /** Returns the session that a request names. */
+  /** Returns the session named by a request. */
   private sessionOf(request: Request): Effect.Effect<Session | undefined> {
     return Effect.gen({ self: this }, function*() {
       const id = request.headers[sessionHeader]
@@ -258,7 +260,7 @@ export class Gate {
     })
   }
 
-  /** Counts the request of a session until it is answered. */
+  /** Counts a session's request until it is answered. */
   private use(session: Session | undefined): Effect.Effect<void, never, Scope.Scope> {
     if (session === undefined) return Effect.void
     session.open++
@@ -271,8 +273,8 @@ export class Gate {
   }
 
   /**
-   * Opens a session, whose id stands in the response. The endpoint may open it although the client has left meanwhile:
-   * it is noted in any case, so that it is ended.
+   * Opens a session, whose id stands in the response. The endpoint may open it even after the client has left. It is
+   * recorded in any case, so that it can be ended.
    */
   private open(request: Request, caller: Caller.Caller, legacy: Legacy): Effect.Effect<Response, Refusals.Refusal> {
     return Effect.uninterruptibleMask((restore) =>
@@ -304,7 +306,7 @@ export class Gate {
     )
   }
 
-  /** Ends the sessions that were not used for too long. */
+  /** Ends sessions idle for too long. */
   private expire({ idle }: Legacy): Effect.Effect<void> {
     return Effect.gen({ self: this }, function*() {
       const last = (yield* Clock.currentTimeMillis) - Duration.toMillis(idle)

@@ -1,7 +1,7 @@
 /**
- * The hints of tools before clients. One that a tool does not declare is left out: for a client it has the default of
- * the protocol, by which a tool may destroy something. Effect's registry writes the defaults into what it lists, so
- * that the hints are put into the list when it leaves.
+ * Tool hints for clients. Undeclared hints are omitted: the client then applies the protocol's default, which treats a
+ * tool as destructive. Effect's registry writes defaults into its lists, so the declared hints replace them on the way
+ * out.
  *
  * @since 0.1.0
  */
@@ -10,7 +10,7 @@ import * as ToolOptions from "../../internal/declare/toolOptions.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Tool from "../../Tool.ts"
 
-/** Returns the hints that a tool declares. One that depends on the arguments is the careful one. */
+/** Returns a tool's declared hints. A hint depending on arguments takes its cautious value. */
 export const declared = (tool: Tool.Any): Json.JsonObject =>
   Object.fromEntries(
     Object.entries({
@@ -21,7 +21,7 @@ export const declared = (tool: Tool.Any): Json.JsonObject =>
     }).filter(([, value]) => value !== undefined)
   )
 
-/** Returns a function that puts the hints of tools, by their names, into the text of a message that lists them. */
+/** Returns a function writing the tools' hints into the text of a tool list. */
 export const listed = (hints: ReadonlyMap<string, Json.JsonObject>) => (text: string): string => {
   const message = Result.getOrUndefined(Json.parse(text))
   const result = Json.isObject(message) ? message["result"] : undefined

@@ -1,4 +1,4 @@
-/** The errors and the options of the tools of servers. Public as members of `McpTools`. */
+/** Errors and options for server tools, public as members of `McpTools`. */
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { checkNames, type NamesOf } from "../../internal/declare/schema.ts"
@@ -7,17 +7,17 @@ import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 
 /**
- * A tool of a server failed, as the server says. The model reads `text`.
+ * A server tool failed, according to its server. The model reads `text`.
  *
  * @category errors
  * @since 0.1.0
  */
 export class McpToolFailed extends Schema.TaggedError<McpToolFailed>("heddle/mcp/McpToolFailed")("McpToolFailed", {
-  /** The name of the server. */
+  /** Server name. */
   server: Schema.String,
-  /** The name of the tool, as the server has it. */
+  /** Tool name on the server. */
   tool: Schema.String,
-  /** The text of the result. */
+  /** Result text. */
   text: Schema.String
 }) {
   override get message(): string {
@@ -28,15 +28,15 @@ export class McpToolFailed extends Schema.TaggedError<McpToolFailed>("heddle/mcp
 Json.addError("McpToolFailed", McpToolFailed)
 
 /**
- * A server could not be started or reached, did not list its tools, or does not list one that `trust` names.
+ * A server could not be started or reached, failed to list its tools, or does not list a tool named by `trust`.
  *
  * @category errors
  * @since 0.1.0
  */
 export class McpUnavailable extends Schema.TaggedError<McpUnavailable>("heddle/mcp/McpUnavailable")("McpUnavailable", {
-  /** The name of the server. */
+  /** Server name. */
   server: Schema.String,
-  /** The reason. Of a process, with the last of what it wrote. */
+  /** Reason. For a process, it includes the last output. */
   detail: Schema.String
 }) {
   override get message(): string {
@@ -47,24 +47,24 @@ export class McpUnavailable extends Schema.TaggedError<McpUnavailable>("heddle/m
 Json.addError("McpUnavailable", McpUnavailable)
 
 /**
- * A server that is started as a process, and spoken to by its standard input and output.
+ * A server started as a process, connected through standard input and output.
  *
  * @category options
  * @since 0.1.0
  */
 export interface StdioServer {
-  /** The name of the server in errors, questions and approvals. */
+  /** Server name in errors, questions and approvals. */
   readonly name: string
-  /** The program. It is run without a shell. */
+  /** Program, run without a shell. */
   readonly command: string
-  /** The arguments of the program. None by default. */
+  /** Program arguments. None by default. */
   readonly args?: ReadonlyArray<string>
   /**
-   * Environment variables of the process. Of those of this one it has only `HOME`, `LOGNAME`, `PATH`, `SHELL`, `TERM`
-   * and `USER` besides, so that keys have to be given. None by default.
+   * Environment variables for the process. From this process it inherits only `HOME`, `LOGNAME`, `PATH`, `SHELL`,
+   * `TERM` and `USER`, so keys must be given here. None by default.
    */
   readonly env?: Readonly<Record<string, string>>
-  /** The working directory of the process. That of this one by default. */
+  /** Working directory for the process. Defaults to this process's own. */
   readonly cwd?: string
 }
 
@@ -75,25 +75,24 @@ export interface StdioServer {
  * @since 0.1.0
  */
 export interface HttpServer {
-  /** The name of the server in errors, questions and approvals. The host of `url` by default. */
+  /** Server name in errors, questions and approvals. Defaults to the host in `url`. */
   readonly name?: string
-  /** The address. Redirects to another origin are refused. */
+  /** Server address. Redirects to another origin are refused. */
   readonly url: string | URL
-  /** Headers of each request, such as `authorization`. None by default. */
+  /** Headers for every request, such as `authorization`. None by default. */
   readonly headers?: Readonly<Record<string, string>>
 }
 
 /**
- * The hints about a tool that count for Heddle.
+ * Trusted hints about a tool.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Hints {
   /**
-   * The `hash` that the tool must have, as `metadata.mcp.hash` of the tool says: SHA-256 of its name, its title, its
-   * description, its schemas, its annotations and its `execution`. By default it must be what it was when this process
-   * first saw it.
+   * Required `hash`, as given in the tool's `metadata.mcp.hash`: SHA-256 over name, title, description, schemas,
+   * annotations and `execution`. By default the tool must be unchanged since this process first saw it.
    */
   readonly hash?: string
   /** `true` if it changes nothing: it may start before the reply has ended. `false` by default. */
@@ -101,163 +100,169 @@ export interface Hints {
   /** `true` if it may destroy something. `true` by default. */
   readonly destructive?: boolean
   /**
-   * `true` if a repeated call changes nothing more: it is sent again where the connection was lost, and after the user
-   * has answered a question of an older server. `false` by default.
+   * `true` if repeating a call changes nothing more: Heddle sends the call again after a lost connection, and after the
+   * user answered an older server's question. `false` by default.
    */
   readonly idempotent?: boolean
-  /** `true` if it deals with the world outside. `true` by default. */
+  /** `true` if it deals with the outside world. `true` by default. */
   readonly openWorld?: boolean
 }
 
 /**
- * The facts by which a function decides about an approval.
+ * Facts for an approval function.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Facts {
-  /** The name of the server. */
+  /** Server name. */
   readonly server: string
-  /** The name of the tool, as the server has it. */
+  /** Tool name on the server. */
   readonly name: string
-  /** The hash of what models and people read of it, and of what its trust depends on. */
+  /** Hash over everything models and people read, and everything its trust depends on. */
   readonly hash: string
-  /** `true` if it is another tool than the one that this process first saw under its name. */
+  /** `true` if it differs from the tool this process first saw under the same name. */
   readonly isChanged: boolean
   /** `true` if its hints are trusted. */
   readonly isTrusted: boolean
-  /** `true` if it changes nothing, as far as it is trusted. */
+  /** `true` if it changes nothing, according to trusted hints. */
   readonly readOnly: boolean
-  /** `true` if it may destroy something, which holds for each tool that is not trusted. */
+  /** `true` if it may destroy something, as every untrusted tool may. */
   readonly destructive: boolean
 }
 
 /**
- * A question of a server to its client.
+ * A server's question to its client.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Elicitation {
-  /** The name of the server. */
+  /** Server name. */
   readonly server: string
-  /** The question. */
+  /** Question text. */
   readonly message: string
-  /** The JSON Schema of the form: an object of texts, numbers, booleans and choices. */
+  /** Form as JSON Schema: an object of strings, numbers, booleans and choices. */
   readonly schema: Json.JsonObject
 }
 
 /**
- * The answer to a question of a server.
+ * Answer to a server's question.
  *
  * @category models
  * @since 0.1.0
  */
 export type Elicited =
   | {
-    /** The user has filled in the form. */
+    /** Marks a completed form. */
     readonly action: "accept"
-    /** The fields of the form. */
+    /** Form fields. */
     readonly content: Json.JsonObject
   }
   | {
-    /** The user has said no, or has not said anything. */
+    /** Marks a refusal (`"decline"`) or a missing answer (`"cancel"`). */
     readonly action: "decline" | "cancel"
   }
 
 /**
- * A folder or a file that a server may look at.
+ * A folder or file the server may access.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Root {
-  /** The address, which begins with `file://`. */
+  /** Address, beginning with `file://`. */
   readonly uri: string
-  /** The name before people. None by default. */
+  /** Display name. None by default. */
   readonly name?: string
 }
 
 /**
- * A request of a server for the answer of a model. All of it is the server's.
+ * A server's request for a model answer. All its contents come from the server.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Sampling {
-  /** The name of the server. */
+  /** Server name. */
   readonly server: string
-  /** The messages, of the roles `user` and `assistant`. */
+  /** Messages with the roles `user` and `assistant`. */
   readonly messages: ReadonlyArray<Message.Message>
-  /** The system prompt that the server would like. */
+  /** System prompt suggested by the server. */
   readonly system?: string
-  /** The most tokens of the answer. */
+  /** Maximum answer length in tokens. */
   readonly maxTokens: number
-  /** The temperature that the server would like. */
+  /** Temperature suggested by the server. */
   readonly temperature?: number
-  /** The texts that end the answer. */
+  /** Texts at which the answer ends. */
   readonly stopSequences?: ReadonlyArray<string>
 }
 
 /**
- * The answer of a model to a server.
+ * A model's answer for a server.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Sampled {
-  /** The text. */
+  /** Answer text. */
   readonly text: string
-  /** The name of the model, as the server is to know it. */
+  /** Model name to report to the server. */
   readonly model: string
 }
 
 /**
- * Options of the tools of a server.
+ * Options for a server's tools.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
-  /** The text before the name of each tool, such as `"github_"`. None by default. */
+  /** Prefix for every tool name, such as `"github_"`. None by default. */
   readonly prefix?: string
   /**
-   * The tools whose hints count: `"annotations"` believes all that the server says; a record names tools, each with
-   * `"annotations"` or with your own hints. Trust holds for a tool as it was when this process first saw it, or for
-   * the `hash` that is given. A name is that of the server, without `prefix`. One that the server does not list when it
-   * is first connected is an {@link McpUnavailable}, unless it has a `hash`: give that for a tool that is listed later.
-   * A tool that is listed no more, and comes back, is trusted as before. None by default.
+   * Tools with trusted hints. `"annotations"` trusts all the server's annotations; a record names tools, each with
+   * `"annotations"` or your own hints. Names are the server's, without `prefix`. None by default.
+   *
+   * Trust applies to a tool as this process first saw it, or to the given `hash`. A tool removed from the list and
+   * listed again is trusted as before. Naming a tool the server does not list on its first connection fails with {@link
+   * McpUnavailable}, unless you give a `hash`: use it for tools listed later.
    */
   readonly trust?: "annotations" | { readonly [tool: string]: "annotations" | Hints }
   /**
-   * The calls that wait for an approval: those of tools that may destroy something (`"destructive"`), which is each
-   * tool that is not trusted, or whose server says no more of it than that it destroys nothing: trusted annotations
-   * have to say `readOnlyHint`, your own hints `readOnly: true` or `destructive: false`; `"all"`; `"none"`, but for
-   * tools that have changed; or those for which a function returns `true`. `"destructive"` by default.
+   * Calls waiting for approval. `"destructive"` by default.
+   *
+   * - `"destructive"`: calls to tools that may destroy something. This includes every untrusted tool, and every tool
+   *   whose server only denies destruction: trusted annotations must contain `readOnlyHint`, your own hints `readOnly:
+   *   true` or `destructive: false`.
+   * - `"all"`: all calls.
+   * - `"none"`: only calls to changed tools.
+   * - A function: calls for which it returns `true`.
    */
   readonly approval?: "destructive" | "all" | "none" | ((tool: Facts, args: Json.JsonObject) => boolean)
   /**
-   * Answers questions of the server. By default a question ends the run as one of `Tool.askUser`, and the call
-   * continues with the answer; an older server, which holds the call open meanwhile, is declined unless the tool is
-   * trusted as idempotent, and the model reads why.
+   * Answers the server's questions. By default a question ends the run like `Tool.askUser`, and the call continues with
+   * the answer. An older server holds the call open meanwhile: its question is declined unless the tool is trusted as
+   * idempotent, and the model reads why.
    */
   readonly onElicit?: (elicitation: Elicitation) => Effect.Effect<Elicited>
   /**
-   * The folders and files that the server reads of when it asks for its roots, each by a `file://` address. Without them
-   * it may not ask. None by default.
+   * Folders and files reported when the server asks for its roots, each with a `file://` address. Without this option
+   * the server may not ask. None by default.
    */
   readonly roots?: ReadonlyArray<Root>
   /**
-   * Answers a server that asks for the answer of a model, which the program chooses and pays for. A failure declines.
-   * The server may ask ten times in a call, with its other questions, and only then. Without it the server may not ask.
+   * Answers the server's requests for a model answer; the program chooses and pays for the model. A failure declines.
+   * The server may ask only during a call, ten times together with its other questions. Without this option it may not
+   * ask.
    */
   readonly onSample?: (sampling: Sampling) => Effect.Effect<Sampled, unknown>
   /**
-   * `true` to send the trace context to the server, as `traceparent`: for a server of your own, whose spans then belong
-   * to the trace. A third party learns its ids. `false` by default.
+   * `true` to send the trace context to the server, as `traceparent`: for your own server, whose spans then join the
+   * trace. A third party learns the trace ids. `false` by default.
    */
   readonly propagate?: boolean
-  /** The most bytes of a message of the server. A longer one ends the connection. 16 MiB by default. */
+  /** Maximum message length, in bytes. A longer message from the server ends the connection. 16 MiB by default. */
   readonly maxMessageBytes?: number
 }
 
@@ -284,7 +289,7 @@ const root = Values.required(
   ["uri"]
 )
 
-/** The options of the tools of a server. */
+/** Options for a server's tools. */
 const knownOptions = {
   prefix: Values.text,
   trust: Values.described(
@@ -320,7 +325,7 @@ const knownHttp = {
   headers: Values.hiddenTexts
 } satisfies NamesOf<HttpServer>
 
-/** Throws for a server or for options that no connection can be made of. */
+/** Throws for an invalid server or invalid options. */
 export const check = (subject: string, server: StdioServer | HttpServer, options: Options): void => {
   if ("url" in server) checkNames(subject, server, knownHttp)
   else {
@@ -332,16 +337,16 @@ export const check = (subject: string, server: StdioServer | HttpServer, options
 }
 
 /**
- * A tool that is not offered.
+ * A tool not offered.
  *
  * @category models
  * @since 0.1.0
  */
 export interface LeftOut {
-  /** The name of the server. */
+  /** Server name. */
   readonly server: string
-  /** The name of the tool, as the server has it. */
+  /** Tool name on the server. */
   readonly name: string
-  /** The reason. */
+  /** Reason it is not offered. */
   readonly reason: string
 }

@@ -1,5 +1,5 @@
 /**
- * Questions to the user of a client: forms of MCP made of Heddle's questions and approvals, and what the answers mean.
+ * Questions to a client's user: MCP forms for Heddle's questions and approvals, and the interpretation of answers.
  *
  * @since 0.1.0
  */
@@ -11,26 +11,26 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as Json from "../../internal/json.ts"
 
-/** A form for the user of a client. */
+/** A form for the client's user. */
 export interface Form {
   readonly message: string
   readonly requestedSchema: Json.JsonObject
-  /** `true` where one field stands for an answer that is no object. */
+  /** `true` if a single field stands for a non-object answer. */
   readonly isWrapped: boolean
 }
 
-/** An answer of a user, or the word that there is none. */
+/** A user's answer, or its absence. */
 export type Reply =
   | { readonly action: "accept"; readonly content: Json.JsonObject }
   | { readonly action: "decline" }
   | { readonly action: "cancel" }
 
-/** The field of an answer that is no object. */
+/** Field for a non-object answer. */
 const field = "answer"
 
 const primitives: ReadonlySet<unknown> = new Set(["string", "number", "integer", "boolean"])
 
-/** The words of JSON Schema that a form has of a field. */
+/** JSON Schema keywords allowed in a form field. */
 const words = [
   "type",
   "title",
@@ -47,7 +47,7 @@ const words = [
 
 const formats: ReadonlySet<unknown> = new Set(["email", "uri", "date", "date-time"])
 
-/** Returns the field of a form for a schema, if forms have such fields. */
+/** Returns the form field for a schema, if forms support it. */
 const fieldOf = (schema: unknown): Json.JsonObject | undefined => {
   if (!Json.isObject(schema) || !primitives.has(schema["type"])) return undefined
   const { enum: values, format } = schema
@@ -70,7 +70,7 @@ const object = (properties: Json.JsonObject, required: ReadonlyArray<unknown>): 
   required
 })
 
-/** Returns the form of a question: of its schema where that is flat, else of one text. */
+/** Returns a question's form: from its schema if flat, otherwise a single text field. */
 export const formOf = (
   message: string,
   opts: ReadonlyArray<unknown> = [],
@@ -89,7 +89,7 @@ export const formOf = (
   return { message, requestedSchema: object({ [field]: fieldOf(schema) ?? text }, [field]), isWrapped: true }
 }
 
-/** Limit of the characters of the arguments in a question. */
+/** Maximum length of arguments shown in a question. */
 const longestArguments = 1_000
 
 const shown = (args: unknown): string => {
@@ -97,20 +97,20 @@ const shown = (args: unknown): string => {
   return json.length > longestArguments ? `${json.slice(0, longestArguments)}…` : json
 }
 
-/** Returns the form by which a call is allowed. Its arguments are shown where they are known. */
+/** Returns the form to allow a call. It shows the arguments if known. */
 export const approvalOf = (name: string, args: unknown, question?: string): Form => ({
   message: question ?? `Allow ${name}${args === undefined ? "" : ` with ${shown(args)}`}?`,
   requestedSchema: object({ approve: { type: "boolean", title: "Allow this call" } }, ["approve"]),
   isWrapped: false
 })
 
-/** Tells whether a reply allows a call. */
+/** Returns `true` if a reply allows a call. */
 export const isApproval = (reply: Reply): boolean => reply.action === "accept" && reply.content["approve"] === true
 
-/** Returns the answer that a form has. */
+/** Returns the answer in a form. */
 export const valueOf = ({ isWrapped }: Form, content: Json.JsonObject): unknown => isWrapped ? content[field] : content
 
-/** Tells whether the client of a request can show forms. */
+/** Returns `true` if the requesting client can show forms. */
 export const canAsk = ({ clientCapabilities }: McpSchema.McpRequestContext["Service"]): boolean => {
   const { elicitation } = clientCapabilities
   return elicitation !== undefined && (elicitation.form !== undefined || elicitation.url === undefined)
@@ -120,13 +120,13 @@ const paramsOf = ({ message, requestedSchema }: Form) => ({ mode: "form" as cons
 
 const decode = Schema.decodeUnknownEffect(McpSchema.ElicitRequestFormParams)
 
-/** The request for answers that a client of the modern era gets as the result of its call. */
+/** Builds the answer requests a modern client receives as its call's result. */
 export const requests = (forms: ReadonlyMap<string, Form>): Record<string, McpSchema.McpInputRequest> =>
   Object.fromEntries(
     Array.from(forms, ([key, form]) => [key, { method: "elicitation/create" as const, params: paramsOf(form) }])
   )
 
-/** Reads the answer of a client. What is none is a cancellation. */
+/** Reads a client's answer. An invalid answer counts as a cancellation. */
 export const replyOf = (response: unknown): Reply => {
   const { action, content } = Json.isObject(response) ? response : {}
   if (action === "accept") return { action, content: Json.isObject(content) ? content : {} }
@@ -134,8 +134,8 @@ export const replyOf = (response: unknown): Reply => {
 }
 
 /**
- * Asks a client of the legacy era, whose call stays open meanwhile. Succeeds with nothing in the modern era, and with a
- * cancellation where the client cannot be reached. Without an answer in time the question counts as declined.
+ * Asks a legacy client, whose call stays open meanwhile. Returns `undefined` for a modern client, and a cancellation if
+ * the client is unreachable. Without an answer in time the question counts as declined.
  */
 export const ask = (form: Form, expiresAt = Infinity): Effect.Effect<Reply | undefined> =>
   Effect.gen(function*() {

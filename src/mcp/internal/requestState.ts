@@ -1,6 +1,6 @@
 /**
- * States of calls that wait for an answer of their client. A client holds a random id and a code over what the id
- * stands for; the state itself stays here.
+ * States of calls waiting for their client's answer. The client holds a random id with a signature; the state itself
+ * stays here.
  *
  * @since 0.1.0
  */
@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import * as Json from "../../internal/json.ts"
 
-/** The call that a state belongs to. A state is none of another principal, tool or arguments. */
+/** Call owning a state. The state is invalid for another principal, tool or arguments. */
 interface Subject {
   readonly principal: string
   readonly by: string
@@ -23,17 +23,17 @@ const hex = (bytes: ArrayBuffer): string =>
 const bytesOf = (text: string): Uint8Array<ArrayBuffer> =>
   new Uint8Array((text.match(/../g) ?? []).map((pair) => Number.parseInt(pair, 16)))
 
-/** Signs and checks the texts that clients hold. */
+/** Signs and verifies the texts clients hold. */
 export interface Signer {
-  /** Returns the text for an id that counts until a time. */
+  /** Returns the text for an id, valid until a time. */
   readonly sign: (id: string, expiresAt: number, subject: Subject) => Effect.Effect<string>
-  /** Returns the id of a text, and nothing for a text of another call, or one that was forged or has expired. */
+  /** Returns a text's id, or `undefined` if the text is forged, expired or belongs to another call. */
   readonly open: (text: string, subject: Subject) => Effect.Effect<string | undefined>
 }
 
 const pattern = /^([0-9a-f-]{36})\.(\d{1,15})\.([0-9a-f]{64})$/
 
-/** Makes a signer. Without a secret it has one of its own, which no other process knows. */
+/** Makes a signer. Without a secret it uses a random key, unknown to other processes. */
 export const signer = (secret: Redacted.Redacted<string> | undefined): Effect.Effect<Signer> =>
   Effect.gen(function*() {
     const { crypto } = globalThis
@@ -60,7 +60,10 @@ export const signer = (secret: Redacted.Redacted<string> | undefined): Effect.Ef
     }
   })
 
-/** States in memory. Each is taken once; past a number of them the principal with most of them loses its oldest. */
+/**
+ * States in memory. Each can be taken once. Beyond the limit, the principal with the most states loses its oldest
+ * state.
+ */
 export class Memory<A> {
   private readonly states = new Map<string, { readonly by: string; readonly state: A }>()
   private readonly most: number

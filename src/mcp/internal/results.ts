@@ -1,6 +1,6 @@
 /**
- * Results of tools as Heddle has them, and questions of servers as questions of a session: a form of one field asks
- * for that field, and one without fields for a yes.
+ * Converts server results to Heddle tool results, and server questions to session questions. A form with one field asks
+ * for the field; a form without fields asks for a yes.
  */
 import * as Result from "effect/Result"
 import * as Media from "../../adapters/internal/media.ts"
@@ -10,13 +10,13 @@ import * as Message from "../../Message.ts"
 import * as Tool from "../../Tool.ts"
 import type * as Backend from "./backend.ts"
 
-/** The most characters of a description or a question: what a server writes is in prompts, and before people. */
+/** Maximum length of a description or question: prompts and people's screens contain the server's texts. */
 const longest = 2_000
 
-/** Signs that cannot be seen, except line ends, tabs and those that join letters. */
+/** Invisible characters, except line ends, tabs and letter joiners. */
 const hiddenSigns = /[^\P{C}\n\t\u200c\u200d]/gu
 
-/** Returns a foreign text without hidden signs, cut between characters. */
+/** Returns a foreign text without invisible characters, cut between characters. */
 export const cut = (text: string): string => {
   const plain = text.slice(0, 2 * longest).replaceAll(hiddenSigns, "")
   return plain.length <= longest ? plain : `${plain.slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")}…`
@@ -54,7 +54,7 @@ const partOf = (block: Json.JsonObject): Message.Part => {
   }
 }
 
-/** Returns the parts of a result, in which texts that follow each other are one. */
+/** Returns a result's parts, joining consecutive texts. */
 const partsOf = (blocks: ReadonlyArray<Json.JsonObject>, notes: ReadonlyArray<string>): ReadonlyArray<Message.Part> => {
   const parts: Array<Message.Part> = []
   for (const part of [...blocks.map(partOf), ...notes.map(text)]) {
@@ -65,14 +65,14 @@ const partsOf = (blocks: ReadonlyArray<Json.JsonObject>, notes: ReadonlyArray<st
   return parts
 }
 
-/** Tells whether a text of a result says its structured content. */
+/** Returns `true` if a result's text already repeats its structured content. */
 const isSaid = ({ content, structured }: Response): boolean =>
   structured === undefined || content.some(({ text, type }) =>
     type === "text" && typeof text === "string" &&
     Json.isSame(Result.getOrUndefined(Json.parse(text)), structured)
   )
 
-/** Returns all that a server has said: its parts, its structured content where no text says it, and the notes. */
+/** Returns everything the server said: its parts, its structured content unless repeated by a text, and the notes. */
 const allOf = (result: Response, notes: ReadonlyArray<string>): ReadonlyArray<Message.Part> => {
   const misfit = result.misfit === undefined
     ? []
@@ -81,13 +81,13 @@ const allOf = (result: Response, notes: ReadonlyArray<string>): ReadonlyArray<Me
   return partsOf(result.content, [...structured, ...misfit, ...notes])
 }
 
-/** Returns the text of a result, in which an image or a file is a line. */
+/** Returns a result's text, with one line per image or file. */
 export const wordsOf = (result: Response, notes: ReadonlyArray<string> = []): string =>
   Media.textWith(allOf(result, notes), () => false) || "The tool failed, and did not say why."
 
 /**
- * Returns the value of a result: its structured content where that is as the server describes it, its text, or its
- * parts where one of them is none. Beside such structured content, texts say it again.
+ * Returns a result's value: valid structured content, a text, or parts if media exist. Texts repeating valid structured
+ * content are dropped.
  */
 export const valueOf = (result: Response, notes: ReadonlyArray<string>): unknown => {
   const { content, misfit, structured } = result
@@ -102,13 +102,13 @@ export const valueOf = (result: Response, notes: ReadonlyArray<string>): unknown
 
 // Questions.
 
-/** Returns the name and the schema of the one field of a form. */
+/** Returns the name and schema of a form's only field. */
 const onlyField = (schema: Json.JsonObject): readonly [name: string, schema: unknown] | undefined => {
   const fields = Object.entries(Json.isObject(schema["properties"]) ? schema["properties"] : {})
   return fields.length === 1 ? fields[0] : undefined
 }
 
-/** Returns the question to the user, or nothing where no answer to it could be checked. */
+/** Returns the question for the user, or `undefined` if its answer could not be checked. */
 export const questionOf = (
   server: string,
   { message, schema }: Backend.Elicitation,
@@ -129,11 +129,11 @@ export const questionOf = (
   })
 }
 
-/** Returns the answer of a model as the server wants it. */
+/** Returns a model's answer in the server's form. */
 export const sampledOf = (sampled: Backend.Sampled | undefined): Json.JsonObject | undefined =>
   sampled && { role: "assistant", content: { type: "text", text: sampled.text }, model: sampled.model }
 
-/** Reads a request for the answer of a model. One that offers tools is none that is answered. */
+/** Reads a request for a model answer. A request offering tools is not answered. */
 export const samplingOf = (params: unknown): Backend.Sampling | undefined => {
   if (!Json.isObject(params) || !Array.isArray(params["messages"]) || params["tools"] !== undefined) return undefined
   const { maxTokens, stopSequences, systemPrompt, temperature } = params
@@ -152,7 +152,7 @@ export const samplingOf = (params: unknown): Backend.Sampling | undefined => {
   }
 }
 
-/** Returns the user's answer as the server wants it. */
+/** Returns the user's answer in the server's form. */
 export const elicitedOf = ({ schema = {} }: Backend.Elicitation, answer: unknown): Backend.Elicited => {
   const field = onlyField(schema)
   if (field !== undefined) return { action: "accept", content: { [field[0]]: answer } }

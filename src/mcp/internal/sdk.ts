@@ -1,7 +1,7 @@
 /**
- * The client of the official SDK behind the seam. The SDK is imported when the first connection opens. Its timeouts
- * are disarmed, since time belongs to the run. A message past the bound ends the connection, over stdio by the SDK's
- * own buffer and over HTTP by counting what comes in.
+ * Wraps the official SDK's client, imported when the first connection opens. The SDK's timeouts are disabled, since the
+ * run controls time. A message over the limit ends the connection: over stdio by the SDK's own buffer, over HTTP by
+ * counting incoming bytes.
  */
 import type * as Sdk from "@modelcontextprotocol/client"
 import type * as SdkStdio from "@modelcontextprotocol/client/stdio"
@@ -16,7 +16,7 @@ import type * as McpDeclared from "./mcpDeclared.ts"
 import * as Results from "./results.ts"
 import type * as Process from "./serverProcess.ts"
 
-/** A server that is started as a process. */
+/** A server started as a process. */
 export interface Stdio {
   readonly command: string
   readonly args?: ReadonlyArray<string> | undefined
@@ -30,16 +30,16 @@ export interface Http {
   readonly headers?: Readonly<Record<string, string>> | undefined
 }
 
-/** Longest delay of a timer, in milliseconds. */
+/** Longest timer delay, in milliseconds. */
 const never = 2 ** 31 - 1
 
-/** The time that a server has for its handshake, and for the list of its tools, in milliseconds. */
+/** Time limit for the server's handshake, and for listing its tools, in milliseconds. */
 const openingMillis = 120_000
 
-/** The time in which a server says which protocol it speaks. One that does not gets the older one. */
+/** Time limit for the server to state its protocol. A silent server gets the older protocol. */
 const probeMillis = 20_000
 
-/** The least and the longest time before a stream is opened again, in milliseconds, whatever the server says. */
+/** Shortest and longest delay before reopening a stream, in milliseconds, whatever the server asks for. */
 const leastReconnectMillis = 1_000
 const mostReconnectMillis = 30_000
 
@@ -52,22 +52,22 @@ const lostCodes: ReadonlySet<unknown> = new Set([
   "ERA_NEGOTIATION_FAILED"
 ])
 
-/** The most characters of a foreign text in an error. */
+/** Maximum length of a foreign text in an error. */
 const longestText = 1_000
 
-/** Returns a foreign text for an error, without what looks like a secret. It is cut once what was given is hidden. */
+/** Returns a foreign text for an error, without apparent secrets. Known secrets are hidden before the text is cut. */
 const shown = (text: string): string => Json.beginningWithoutSecrets(text, false, 2 * longestText)
 
-/** The least length of a value that is kept out of errors: a shorter one stands in too many of them. */
+/** Minimum length of a value to hide in errors, since shorter values occur too often. */
 const shortestSecret = 6
 
 /**
- * Returns a function that hides in a text the headers or the variables that a server was given, and cuts the text. Of
- * the end of a longer text it hides the rest of one, too.
+ * Returns a function hiding the server's headers or variables in a text, then cutting the text. At the end of a longer
+ * text it also hides a partial secret.
  */
 const hiding = (server: Stdio | Http): (text: string, isEnd?: boolean) => string => {
   const given = "command" in server ? server.env : server.headers
-  // A header may have a scheme before its key.
+  // A header may contain a scheme before its key.
   const secrets = Object.values(given ?? {}).flatMap((value) => [value, ...value.split(/\s+/)])
     .filter(({ length }) => length >= shortestSecret)
   return (text, isEnd = false) => {
@@ -76,10 +76,10 @@ const hiding = (server: Stdio | Http): (text: string, isEnd?: boolean) => string
   }
 }
 
-/** Errors of connections that were never there. */
+/** Error codes of connections never established. */
 const unreached: ReadonlySet<unknown> = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"])
 
-/** Errors of answers that came and cannot be read. */
+/** Error codes of answers received but unreadable. */
 const unreadableCodes: ReadonlySet<unknown> = new Set([
   "INVALID_RESULT",
   "UNSUPPORTED_RESULT_TYPE",
@@ -88,8 +88,8 @@ const unreadableCodes: ReadonlySet<unknown> = new Set([
 const unreadableNames: ReadonlySet<unknown> = new Set(["SyntaxError", "ZodError", "$ZodError"])
 
 /**
- * Returns what became of a request whose error is that of HTTP. An HTTP server that forgot a session answers 404. One
- * that breaks, or a proxy before it, may have run the call.
+ * Returns the fate of a request, by its HTTP error. A server that forgot the session answers 404. A failing server, or
+ * a proxy before it, may have run the call.
  */
 const overHttp = ({ cause, code, name, status }: Json.JsonObject): "lost" | "unsent" | "unanswered" | undefined => {
   if (status === 404) return "unsent"
@@ -98,7 +98,7 @@ const overHttp = ({ cause, code, name, status }: Json.JsonObject): "lost" | "uns
   return Json.isObject(cause) && unreached.has(cause["code"]) ? "unsent" : "lost"
 }
 
-/** Returns the failure that an error of the SDK is. */
+/** Converts an SDK error to a failure. */
 const failureOf = (error: unknown): Backend.Failure => {
   if (error instanceof Backend.Failure) return error
   const { cause, code, data, message, name, status } = Json.isObject(error) || error instanceof Error
@@ -113,7 +113,7 @@ const failureOf = (error: unknown): Backend.Failure => {
     : new Backend.Failure({ reason: "other", message: text })
 }
 
-/** Fails where a server takes too long for something that the client does not limit as a whole. */
+/** Fails if a server takes too long for an operation without an overall client timeout. */
 const inTime = <A>(effect: Effect.Effect<A, Backend.Failure>, what: string): Effect.Effect<A, Backend.Failure> =>
   Effect.timeoutOrElse(effect, {
     duration: openingMillis,
@@ -123,7 +123,7 @@ const inTime = <A>(effect: Effect.Effect<A, Backend.Failure>, what: string): Eff
 const attempt = <A>(run: (signal: AbortSignal) => Promise<A>): Effect.Effect<A, Backend.Failure> =>
   Effect.tryPromise({ try: run, catch: failureOf })
 
-/** Passes a response on until one message of it is longer than the bound. */
+/** Passes a response on until a message exceeds the limit. */
 const bounded = (response: Response, most: number): Response => {
   if (response.body === null) return response
   const isStream = response.headers.get("content-type")?.startsWith("text/event-stream") === true
@@ -157,12 +157,12 @@ const elicitationOf = (params: unknown): Backend.Elicitation | undefined =>
     ? { message: params["message"], schema: schemaOf(params) }
     : undefined
 
-/** The number of characters that are kept of what a process writes: they say why it did not start. */
+/** Number of characters kept from a process's output: they explain why it did not start. */
 const mostWords = longestText
 
 type Client = InstanceType<typeof Sdk.Client>
 
-/** An open client, its transport, and the failure with which the connection ends. */
+/** An open client, its transport, and the failure ending the connection. */
 interface Opened {
   readonly client: Client
   readonly transport: Sdk.Transport
@@ -174,7 +174,7 @@ const ignored = <A>(run: () => Promise<A>): Effect.Effect<void> => Effect.ignore
 
 const missing = "McpTools needs the package @modelcontextprotocol/client: npm install @modelcontextprotocol/client"
 
-/** The parts of the options of a server that its client is made with. */
+/** Server options needed to make its client. */
 interface Settings {
   readonly maxMessageBytes: number
   readonly roots: ReadonlyArray<McpDeclared.Root> | undefined
@@ -209,7 +209,7 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
           stdio !== undefined && "command" in server
             ? stdioOf(stdio, server, maxMessageBytes, heard, run)
             : httpOf(sdk, server as Http, maxMessageBytes, run))
-      // Some old servers end when they are asked for anything before their handshake.
+      // Some old servers exit on any request before their handshake.
       const { client, close, over, transport } = yield* open("auto").pipe(
         Effect.catch((failure) => isStdio && failure.reason === "lost" ? open("legacy") : Effect.fail(failure)),
         Effect.mapError(({ code, message, reason }) =>
@@ -247,7 +247,7 @@ export const connect = (server: Stdio | Http, settings: Settings): Backend.Conne
           })
         }),
         call: ({ arguments: args, meta, responses, state, tool }, progress) => {
-          // The client would refuse, and lose, a result that this schema does not describe.
+          // The client would refuse, and lose, a result violating this schema.
           const { outputSchema, ...withoutOutput } = tool.definition
           const params = {
             name: tool.name,
@@ -323,7 +323,7 @@ const opened = (
     const { terminateSession } = transport
     const close = Effect.andThen(
       terminateSession === undefined ? Effect.void : ignored(() => terminateSession.call(transport)),
-      // A client has its transport only once its server has said which protocol it speaks.
+      // A client has its transport only after the server stated its protocol.
       Effect.andThen(ignored(() => client.close()), ignored(() => transport.close()))
     )
     const connected = attempt((signal) => client.connect(transport, { signal, timeout: openingMillis }))
@@ -378,7 +378,7 @@ const httpOf = (
   })
 }
 
-/** Answers each request whose response ends without its answer: the client would wait for ever. */
+/** Answers every request whose response ends without an answer: otherwise the client would wait forever. */
 const answered = (transport: Sdk.Transport): void => {
   const send = transport.send.bind(transport)
   Object.assign(transport, {
@@ -398,22 +398,22 @@ const answered = (transport: Sdk.Transport): void => {
       let isStream = false
       const sent = send(message, {
         ...options,
-        // The transport asks for this where the response is a stream, which is read after the request was sent.
+        // The transport reads this member for a streamed response, read after the request was sent.
         get onRequestStreamEnd() {
           isStream = true
           return end
         }
       })
-      // An answer that has come before is the one that counts.
+      // An earlier answer takes precedence.
       return sent.then(() => isStream ? undefined : end())
     }
   })
 }
 
-/** The member of `_meta` under which the result of a call passes the client as the server has sent it. */
+/** Member of `_meta` carrying a call's original result through the client. */
 const asSent = "heddle/result"
 
-/** Returns the result of a call as the client takes it. One that is not by the letter would be refused, and lost. */
+/** Returns a call's result in a form the client accepts. The client would refuse, and lose, a nonconforming result. */
 const passing = (result: Json.JsonObject): Json.JsonObject => {
   const { resultType } = result
   const isOfCall = resultType !== "input_required" &&
@@ -423,7 +423,10 @@ const passing = (result: Json.JsonObject): Json.JsonObject => {
     : result
 }
 
-/** Takes tools that the client would refuse out of lists, which it would refuse as a whole. Returns them. */
+/**
+ * Removes tools the client would refuse from lists, since a single such tool would make it refuse the whole list.
+ * Returns the removed tools.
+ */
 const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> => {
   const unreadable = new Map<string, string>()
   const { onmessage } = transport
@@ -443,16 +446,16 @@ const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> 
   return unreadable
 }
 
-/** The most tools that a server may have, and the most that are named where they are left out. */
+/** Maximum number of tools per server, and of removed tools reported. */
 const mostTools = 1_024
 
 const tooMany: Backend.LeftOut = { name: "…", reason: `more than ${mostTools} tools` }
 
-/** The most characters and the deepest nesting of the definition of a tool, which is sent with each request. */
+/** Maximum length and nesting of a tool definition, which every request includes. */
 const longestDefinition = 65_536
 const deepestDefinition = 64
 
-/** Tells whether a value is nested too deep to be read by functions that call themselves. */
+/** Returns `true` if a value is nested too deeply for recursive functions. */
 const isTooDeep = (value: unknown): boolean => {
   let level: ReadonlyArray<unknown> = [value]
   for (let depth = 0; depth <= deepestDefinition; depth++) {
@@ -481,14 +484,14 @@ const listedOf = (tool: Sdk.Tool): Backend.Listed => ({
   definition: tool
 })
 
-/** The error of a request for the answer of a model that is declined, as the protocol has it. */
+/** Protocol error for a declined request for a model answer. */
 const rejected = Object.assign(new Error("The request was declined"), { code: -1 })
 
 const rootsOf = (roots: ReadonlyArray<McpDeclared.Root>) => ({
   roots: roots.map(({ name, uri }) => ({ uri, ...(name === undefined ? {} : { name }) }))
 })
 
-/** Returns what a server wants to know, if it is something that is answered. */
+/** Returns the information a server wants, if the client can supply it. */
 const wantedOf = (request: unknown, { isSampling, roots }: Settings): Backend.Wanted | undefined => {
   const { method, params } = Json.isObject(request) ? request : {} as Json.JsonObject
   switch (method) {
@@ -507,7 +510,7 @@ const wantedOf = (request: unknown, { isSampling, roots }: Settings): Backend.Wa
   }
 }
 
-/** Notes that a result is not as the schema has it. A schema that cannot be read says nothing of a result. */
+/** Notes a result violating its schema. An unreadable schema is ignored. */
 const fitted = (response: Backend.Response, schema: unknown): Effect.Effect<Backend.Response> =>
   Effect.suspend(() => {
     if (response._tag !== "Result" || response.isError || !Json.isObject(schema)) return Effect.succeed(response)
@@ -524,7 +527,7 @@ const fitted = (response: Backend.Response, schema: unknown): Effect.Effect<Back
     })
   })
 
-/** Returns a block of content, also where a server gives its text alone. */
+/** Returns a content block, also if a server sends plain text. */
 const blockOf = (block: unknown): ReadonlyArray<Json.JsonObject> => {
   if (Json.isObject(block)) return [block]
   return typeof block === "string" ? [{ type: "text", text: block }] : []

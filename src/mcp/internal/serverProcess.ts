@@ -1,6 +1,6 @@
 /**
- * The process of a server. It belongs to its connection from its start: a connection that is closed, in its handshake
- * too, has ended its process, and so has the end of this process.
+ * A server's process. It belongs to its connection from the start: closing the connection, even during the handshake,
+ * ends the process, and so does the end of this process.
  */
 import type * as SdkStdio from "@modelcontextprotocol/client/stdio"
 import * as Effect from "effect/Effect"
@@ -8,16 +8,16 @@ import type * as Fiber from "effect/Fiber"
 import type { ChildProcess } from "node:child_process"
 import { default as node } from "node:process"
 
-/** The time that a process has to leave once its input has ended, in milliseconds. Then it gets a signal. */
+/** Time for a process to exit after its input ended, in milliseconds. Then it receives a signal. */
 const leavingMillis = 300
 
-/** The time that it has after the signal. Then it is killed. */
+/** Time to exit after the signal. Then it is killed. */
 const dyingMillis = 2_000
 
-/** The time in which what a process wrote last is still read, although others may hold its output open. */
+/** Time to read a process's last output, even if others hold the output open. */
 const drainingMillis = 1_000
 
-/** The processes that this one has started, and that have not ended. */
+/** Processes started by this process and still running. */
 const living = new Set<ChildProcess>()
 
 const killAll = (): void => {
@@ -33,7 +33,7 @@ const keep = (child: ChildProcess): void => {
   })
 }
 
-/** Closes the pipes of a process that has ended. The processes that it has started may hold them. */
+/** Closes the pipes of an exited process. Its child processes may still hold them. */
 const release = ({ stderr, stdout }: ChildProcess): void => {
   stdout?.destroy()
   stderr?.destroy()
@@ -41,7 +41,7 @@ const release = ({ stderr, stdout }: ChildProcess): void => {
 
 const hasEnded = ({ exitCode, signalCode }: ChildProcess): boolean => exitCode !== null || signalCode !== null
 
-/** Runs work beside that of the connection. */
+/** Runs work beside the connection's own. */
 type Run = (work: Effect.Effect<unknown>) => Fiber.Fiber<unknown>
 
 /** Ends a process, whose input ends at the same time. */
@@ -56,13 +56,13 @@ const end = (child: ChildProcess, run: Run): void => {
   })
 }
 
-/** The process is private to the transport of the SDK. */
+/** Returns the process, which is private to the SDK's transport. */
 const childOf = (transport: unknown): ChildProcess | undefined =>
   (transport as { readonly _process?: ChildProcess })._process
 
 /**
- * Makes a transport to a process. As a subclass it is asked which protocol it speaks in the process that serves, and
- * not in a second one.
+ * Makes a transport to a process. As a subclass it negotiates the protocol with the serving process instead of starting
+ * a second process.
  */
 export const make = (
   { StdioClientTransport }: typeof SdkStdio,
@@ -90,7 +90,10 @@ export const make = (
       return this.closing ??= this.end()
     }
 
-    /** The transport of the SDK waits neither for what it kills nor, closed once more, for its first end. */
+    /**
+     * Ends the process and waits for its exit. The SDK's transport would not wait after killing, nor for an earlier
+     * close.
+     */
     private end(): Promise<void> {
       this.draining?.interruptUnsafe()
       const child = childOf(this)

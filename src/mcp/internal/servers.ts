@@ -1,4 +1,4 @@
-/** The servers that layers have connected, in one registry for all layers that are built together. */
+/** Servers connected by layers, in one registry for all layers built together. */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -9,7 +9,7 @@ import * as Connections from "./connection.ts"
 import * as McpDeclared from "./mcpDeclared.ts"
 import * as Offers from "./tools.ts"
 
-/** A server that a layer has connected. */
+/** A server connected by a layer. */
 interface Server {
   readonly name: string
   readonly settled: Effect.Effect<void>
@@ -17,24 +17,24 @@ interface Server {
 }
 
 /**
- * The servers that the layers have connected.
+ * Servers connected by the layers.
  *
  * @category services
  * @since 0.1.0
  */
 export class McpTools extends Context.Service<McpTools, {
-  /** The servers, which `McpTools.tools` reads. */
+  /** Servers, read by `McpTools.tools`. */
   readonly servers: Set<unknown>
-  /** The tools that have a name, by their names: a tool keeps its name while its server lists it. */
+  /** Named tools: a tool keeps its name while its server lists it. */
   readonly named: Map<string, unknown>
 }>()("heddle/mcp/McpTools") {}
 
 const registry = Layer.sync(McpTools, () => ({ servers: new Set(), named: new Map() }))
 
-/** The time that a run waits for servers that list their tools again. One that takes longer has those it had. */
+/** Time a run waits for servers listing their tools again. After it, their previous tools apply. */
 const listingMillis = 5_000
 
-/** A tool of a server, and what is known of its name. */
+/** A server tool during naming. */
 interface Candidate {
   readonly server: Server
   readonly offer: Offers.Offer
@@ -49,8 +49,8 @@ const isBefore = (one: Candidate, other: Candidate): number =>
 const wordsOf = ({ offer, server }: Candidate): string => `"${offer.own}" of "${server.name}"`
 
 /**
- * Gives each tool a name of its own. A name belongs to the tool that had it before, else to one that has it as it is:
- * no server takes the name of another one's tool away. The others get a longer one, with a warning.
+ * Gives each tool a unique name. A name belongs to its previous tool, else to the tool whose own name it is, so that no
+ * server takes over another's tool name. The others get a longer name, with a warning.
  */
 const nameAll = (candidates: ReadonlyArray<Candidate>, named: Map<string, Candidate>) => {
   const before = new Map(named)
@@ -79,7 +79,7 @@ const nameAll = (candidates: ReadonlyArray<Candidate>, named: Map<string, Candid
   return { names, warnings }
 }
 
-/** The tools of all servers under names that are their own, and those that are not offered. */
+/** Returns the tools of all servers under unique names, and the tools not offered. */
 export const offers = Effect.gen(function*() {
   const { named, servers } = yield* McpTools
   const all = Array.from(servers as Set<Server>).sort(({ name: left }, { name: right }) =>
@@ -110,7 +110,7 @@ export const offers = Effect.gen(function*() {
 
 const declined = { action: "decline" } as const
 
-/** Connects by a client of the protocol. */
+/** Connects through a protocol client. */
 export const layerOf = (
   name: string,
   connect: Backend.Connect,
@@ -119,7 +119,7 @@ export const layerOf = (
   Layer.effectDiscard(Effect.gen(function*() {
     const { servers } = yield* McpTools
     const scope = yield* Effect.scope
-    // A server learns nothing of what broke in the program.
+    // A server learns nothing about errors in the program.
     const answering = <A>(option: string, answer: Effect.Effect<A, unknown>): Effect.Effect<A | undefined> =>
       Effect.catchCause(answer, (cause) =>
         Cause.hasInterruptsOnly(cause)

@@ -1,6 +1,7 @@
 /**
- * The standard input and output of a server, line by line, before Effect reads and after it has written them. A line
- * that Effect would not answer is answered here: too long, too deep, no JSON, or under the id of a request under way.
+ * A server's standard input and output, line by line, before Effect reads and after it writes. Lines Effect would not
+ * answer are answered here: lines that are too long, nested too deeply, invalid as JSON, or reusing the id of a running
+ * request.
  *
  * @since 0.1.0
  */
@@ -12,20 +13,20 @@ import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
 import * as Json from "../../internal/json.ts"
 
-/** The most bytes of a line. */
+/** Maximum line length, in bytes. */
 const longest = 16 * 1_048_576
 
-/** The deepest that objects and lists nest in a line. */
+/** Maximum nesting of objects and lists in a line. */
 const deepest = 512
 
-/** The most bytes of a member's name and of the id that are read of a line that is not parsed. */
+/** Maximum length of a member name and an id, in bytes, read from an unparsed line. */
 const longestId = 256
 
 type Id = string | number | null
 
 const isId = (id: unknown): id is string | number => typeof id === "string" || typeof id === "number"
 
-/** Reads the id and the depth of a line, whatever its length, without parsing it. */
+/** Reads a line's id and nesting without parsing it, whatever its length. */
 class Scan {
   deepest = 0
   private depth = 0
@@ -80,7 +81,7 @@ class Scan {
   }
 }
 
-/** A line of the input, without its bytes where it is too long. */
+/** An input line, without its bytes if too long. */
 interface Line {
   readonly bytes: Uint8Array | undefined
   readonly scan: Scan
@@ -120,13 +121,13 @@ class Lines {
 const problem = (id: Id, code: number, message: string): string =>
   `${JSON.stringify({ jsonrpc: "2.0", id, error: { code, message } })}\n`
 
-/** Returns the input and output of a server whose list of tools `listing` finishes. */
+/** Returns a server's guarded input and output. `listing` finishes its tool list. */
 export const guarded = (stdio: Stdio.Stdio, listing: (text: string) => string): Stdio.Stdio => {
   const lines = new Lines()
-  /** The methods of the requests under way, by their ids. */
+  /** Methods of running requests, by id. */
   const underWay = new Map<string | number, string>()
 
-  /** Returns the answer to a line that goes no further. */
+  /** Returns the answer to a rejected line. */
   const refused = ({ bytes, scan }: Line): string | undefined => {
     if (bytes === undefined) return problem(scan.id, -32600, `a message may have ${longest} bytes`)
     if (scan.deepest > deepest) return problem(scan.id, -32600, `a message may nest ${deepest} levels deep`)
@@ -155,7 +156,7 @@ export const guarded = (stdio: Stdio.Stdio, listing: (text: string) => string): 
     return passed
   })
 
-  /** Finishes a message of the server: a response frees its id. */
+  /** Finishes a server message. A response frees its id. */
   const written = (sent: string | Uint8Array): string | Uint8Array => {
     const message = typeof sent === "string" ? Result.getOrUndefined(Json.parse(sent)) : undefined
     const { id, method } = Json.isObject(message) ? message : Json.none

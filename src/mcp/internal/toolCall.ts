@@ -1,6 +1,6 @@
 /**
- * Serves one call of a tool: it runs as the calls of a run do, with the gates, the limits of time and the encoding of
- * its tool, and what it asks the client's user is asked.
+ * Serves one tool call. It runs as in a run, with its tool's gates, timeouts and encoding, and its questions go to the
+ * client's user.
  *
  * @since 0.1.0
  */
@@ -27,7 +27,7 @@ import type * as RequestState from "./requestState.ts"
 
 type Content = McpSchema.CallToolResult["content"][number]
 
-/** Returns a result that is one text. */
+/** Returns a single-text result. */
 export const textResult = (text: string, isError: boolean): McpSchema.CallToolResult =>
   McpSchema.CallToolResult.make({ content: [McpSchema.TextContent.make({ text })], isError })
 
@@ -47,7 +47,7 @@ const partOf = (part: Message.Part): ReadonlyArray<Content> => {
   return [McpSchema.EmbeddedResource.make({ type: "resource", resource: { uri, mimeType: mediaType, blob: bytes } })]
 }
 
-/** Returns the answer of a call as the protocol has it. A value that is a plain object is structured content, too. */
+/** Returns a call's answer in the protocol's form. A plain object also becomes structured content. */
 const resultOf = (
   content: Message.Content,
   { isError, value }: { readonly isError: boolean; readonly value: unknown }
@@ -58,31 +58,31 @@ const resultOf = (
   return Json.isObject(parsed) ? McpSchema.CallToolResult.make({ ...text, structuredContent: parsed }) : text
 }
 
-/** Returns the result of a call that the user has answered. */
+/** Returns the result of a call the user answered. */
 const answerResult = (value: unknown): McpSchema.CallToolResult =>
   resultOf(typeof value === "string" ? value : JSON.stringify(value) ?? "", { isError: false, value })
 
-/** Something that a call waits for. */
+/** A waiting call's request to the user. */
 interface Waiting {
   readonly kind: "approval" | "question"
   readonly form: Question.Form
-  /** The schema of the answer. */
+  /** Answer schema. */
   readonly answerSchema?: Json.JsonObject
   readonly expiresAt?: number
   readonly defaultAnswer?: unknown
-  /** The state with which the handler is started again. Left out where the answer is that of the call. */
+  /** State to restart the handler with. Undefined if the answer is the call's own result. */
   readonly resume?: ToolOutcomes.Resume
 }
 
-/** The attempt that follows from an answer. */
+/** An attempt after an answer. */
 interface Attempt {
   readonly id: string
   readonly isApproved: boolean
-  /** The attempt before and its question, where the handler is started again with the answer. */
+  /** The previous attempt and its question, if the handler restarts with the answer. */
   readonly found?: RunJournal.Replayed
 }
 
-/** A call that waits, as it is kept for its client. */
+/** A waiting call, kept for its client. */
 export interface Kept {
   readonly attempt: Attempt
   readonly waiting: Waiting
@@ -95,7 +95,7 @@ type End = { readonly _tag: "Result"; readonly result: McpSchema.CallToolResult 
 
 const ended = (result: McpSchema.CallToolResult): End => ({ _tag: "Result", result })
 
-/** Reads the events of a call, reports its progress, and keeps its end. */
+/** Reads a call's events, reports its progress, and keeps its end. */
 class Sink {
   end: End = ended(textResult("The call has no answer.", true))
   private value: unknown
@@ -157,7 +157,7 @@ class Sink {
     this.end = { _tag: "Waits", waiting: expiresAt === undefined ? waiting : { ...waiting, expiresAt } }
   }
 
-  /** Reports progress. Of a run inside the handler, its text. */
+  /** Reports progress. For a nested run, it reports the text. */
   private tell(event: Event.Of<"ToolProgress">): Effect.Effect<void> {
     const told = Event.toPublic(event)
     if (told?._tag !== "ToolProgress") return Effect.void
@@ -166,20 +166,20 @@ class Sink {
   }
 }
 
-/** The parts of a server that calls of tools need. */
+/** Server parts needed by tool calls. */
 export interface Calls {
   readonly signer: RequestState.Signer
   readonly memory: RequestState.Memory<Kept>
 }
 
-/** Time for which a call waits in memory for its client. */
+/** Time a call waits in memory for its client. */
 const patience = 600_000
 
 export const invalidState = new McpSchema.InvalidParams({
   message: "requestState is of another call, was used before, or has expired. Make the call again without it."
 })
 
-/** Serves a call of a tool to the client of the request. */
+/** Serves a tool call to the requesting client. */
 export const serve = (
   { memory, signer }: Calls,
   tool: Tool.Any,
@@ -213,14 +213,14 @@ export const serve = (
         )
       })
 
-    /** Returns what follows from the answer to a question. */
+    /** Returns the consequence of an answered question. */
     const answered = (attempt: Attempt, { resume }: Waiting, answer: unknown): End | Attempt => {
       if (resume === undefined) return ended(answerResult(answer))
       const { state, ...rest } = resume
       return { ...attempt, found: { ...rest, hasStarted: true, resumed: { answer, state } } }
     }
 
-    /** Takes an answer: the call has a result, or runs on. */
+    /** Takes an answer: the call gets its result, or runs on. */
     const settle = (attempt: Attempt, waiting: Waiting, reply: Question.Reply): Effect.Effect<End | Attempt> =>
       Effect.gen(function*() {
         const { answerSchema, defaultAnswer, expiresAt = Infinity, form, kind } = waiting
@@ -292,7 +292,7 @@ export const serve = (
     }
   })
 
-/** The end of a call whose run broke: its error is logged, and the client reads none of it. */
+/** Ends a call whose run broke. The error is logged and hidden from the client. */
 const failing = (name: string, cause: Cause.Cause<unknown>): Effect.Effect<End> =>
   Cause.hasInterrupts(cause)
     ? Effect.failCause(cause as Cause.Cause<never>)

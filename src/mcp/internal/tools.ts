@@ -1,6 +1,6 @@
 /**
- * Tools of a server as Heddle's own. Its hints count only where they are trusted, and as long as the tool is what it
- * was. A call is sent to the tool that its run began with or not at all.
+ * Makes Heddle tools from server tools. A server's hints count only while trusted, and while the tool is unchanged. A
+ * call reaches the tool its run began with, or none at all.
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -18,24 +18,24 @@ import { McpToolFailed } from "./mcpDeclared.ts"
 import * as Results from "./results.ts"
 
 /**
- * A tool of a server. Its arguments are as the server describes them, and its `metadata.mcp` has the names of the
- * server and of the tool there, its `title`, and its `hash`.
+ * A server tool. The server describes its arguments. `metadata.mcp` contains the server name, the tool's name on the
+ * server, its `title` and its `hash`.
  *
  * @category models
  * @since 0.1.0
  */
 export type McpTool = Tool.Tool<string, Json.JsonObject, unknown, McpToolFailed, never>
 
-/** A tool of a server, and the names under which a model may read it, the wanted one first. */
+/** A server tool, and the names it may have for a model, the preferred name first. */
 export interface Offer {
   readonly own: string
   readonly names: ReadonlyArray<string>
-  /** `true` if the wanted name is its own one, behind the prefix. */
+  /** `true` if the preferred name is its own, after the prefix. */
   readonly isExact: boolean
   readonly tool: McpTool
 }
 
-/** The tools of a server, and those that are not offered. */
+/** Offered tools, and tools not offered. */
 export interface Offered {
   readonly tools: ReadonlyArray<Offer>
   readonly leftOut: ReadonlyArray<Backend.LeftOut>
@@ -52,12 +52,12 @@ interface Settings {
 
 const longestName = 64
 
-/** The most characters of the name of a tool in a span. */
+/** Maximum length of a tool name in a span. */
 const longestInSpan = 128
 
 /**
- * Returns the names that a tool may have for providers, which allow fewer characters than servers, the one that it has
- * if no other tool has it first.
+ * Returns a tool's possible names, limited to the characters providers allow, fewer than servers do. The first is used
+ * unless another tool took it before.
  */
 const namesFor = (prefix: string, { listed: { name }, nameHash }: Connection.Known): ReadonlyArray<string> => {
   const safe = `${prefix}${name}`.replaceAll(/[^a-zA-Z0-9_-]/g, "_")
@@ -65,7 +65,7 @@ const namesFor = (prefix: string, { listed: { name }, nameHash }: Connection.Kno
   return safe.length <= longestName ? [safe, ...ends] : ends
 }
 
-/** Returns the tools of a server as they are now. */
+/** Returns the server's current tools. */
 export const offered = (connection: Connection.Connection, settings: Settings): Offered => {
   const { leftOut, tools } = connection.current
   const missing: Array<Backend.LeftOut> = [...leftOut]
@@ -86,7 +86,7 @@ export const offered = (connection: Connection.Connection, settings: Settings): 
   return { tools: made, leftOut: missing }
 }
 
-/** Returns the hints of a tool that count: the server's, or those of the program, for what it has trusted. */
+/** Returns a tool's effective hints: the server's or the program's, for trusted tools. */
 const hintsOf = (
   connection: Connection.Connection,
   { trust }: Settings,
@@ -112,10 +112,10 @@ const hintsOf = (
   }
 }
 
-/** The number of tools that an error names. */
+/** Number of tools named in an error. */
 const mostNamed = 10
 
-/** Returns what is wrong where a tool is trusted that a server does not list, and not for its hash either. */
+/** Returns the problem if `trust` names an unlisted tool without its hash. */
 export const unlisted = (
   trust: McpDeclared.Options["trust"],
   { leftOut, tools }: Connection.Snapshot
@@ -151,7 +151,7 @@ const make = (
   const destructive = !readOnly && (hints?.destructive ?? true)
   const isChanged = !connection.isFirst(listed.name, hash)
   const facts = { server, name: listed.name, hash, isChanged, isTrusted: hints !== undefined, readOnly, destructive }
-  // A server that says of a tool only that it destroys nothing has not said that it does no harm.
+  // A server that only denies destruction has not denied other harm.
   const mayDestroy = !readOnly && (destructive || hints?.isServers === true)
   const { approval } = settings
   const check = Effect.suspend(() => {
@@ -167,7 +167,7 @@ const make = (
     destructive,
     idempotent,
     openWorld,
-    // A call that was approved for a tool is none for that of another server that has its name by then.
+    // An approval for this tool must not count for another server's tool that takes over the name later.
     version: `${server} ${listed.name} ${hash}`,
     approval: typeof approval === "function"
       ? (args: Json.JsonObject) => approval(facts, args)
@@ -183,7 +183,7 @@ const make = (
     handler: (args: Json.JsonObject, call: Tool.CallContext) =>
       run(new Call(connection, settings, known, idempotent, args, call), check)
   }) as unknown as McpTool
-  // The model reads the words of a failure, and no more than those.
+  // The model reads only the failure's words.
   return { ...tool, encodeFailure: ({ text }: McpToolFailed) => Effect.succeed(text) } as McpTool
 }
 
@@ -191,34 +191,34 @@ const changed =
   "the tool is another one than the one that the run began with: its name is the same, and its title, its "
   + "description, its parameters or its hints are not"
 
-/** A tool changed, or is gone. */
+/** A tool changed or disappeared. */
 class Changed extends Error {}
 
 // A call.
 
-/** The state of a call between two attempts: what the server asked, and what it was answered so far. */
+/** State of a call between two attempts: the server's questions, and the answers so far. */
 interface Paused {
-  /** The questions of a server that has ended its answer with them, by their keys. */
+  /** Questions from a server that ended its answer with them, by key. */
   readonly requests?: Readonly<Record<string, Backend.Elicitation>>
   readonly responses?: Readonly<Record<string, unknown>>
   readonly state?: string
-  /** The key of the question that was put to the user. */
+  /** Key of the question put to the user. */
   readonly key?: string
-  /** The questions of a server that held its answer, in the order in which it asked, with the answers. */
+  /** Questions from a server holding its answer open, in order, with the answers. */
   readonly given?: ReadonlyArray<{ readonly asked: Backend.Elicitation; readonly elicited: Backend.Elicited }>
-  /** The one of them that was put to the user. */
+  /** The open question put to the user. */
   readonly asked?: Backend.Elicitation
 }
 
 const mostRounds = 10
 
-/** The number of questions of a server at once, and within a call that it holds open. */
+/** Maximum number of questions from a server at once, and within a call it holds open. */
 const mostQuestions = 10
 
-/** The number of declined questions that the model reads of. */
+/** Maximum number of declined questions reported to the model. */
 const mostNotes = 10
 
-/** The number of times that an idempotent call is sent again after its connection was lost. */
+/** Maximum number of resends of an idempotent call after its connection was lost. */
 const mostRepeats = 2
 
 class Call {
@@ -228,7 +228,7 @@ class Call {
   readonly isIdempotent: boolean
   readonly args: Json.JsonObject
   readonly call: Tool.CallContext
-  /** The questions that were declined, each with the reason, which the model reads. */
+  /** Declined questions, each with its reason, for the model. */
   readonly notes: Array<string> = []
 
   constructor(
@@ -261,7 +261,7 @@ class Call {
   }
 }
 
-/** Sends a call until it has its result, or its question is put to the user. */
+/** Sends a call until it has a result or asks the user. */
 const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unknown, McpToolFailed> =>
   Effect.gen(function*() {
     const { call, connection, known: { listed }, settings } = it
@@ -319,7 +319,7 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
     return yield* new McpToolFailed({ server: connection.server, tool: listed.name, text })
   })
 
-/** Returns the answer of a model as a server reads it, or nothing where it is declined. */
+/** Returns a model's answer in the server's form, or `undefined` if declined. */
 const sampled = (
   { settings: { sample } }: Call,
   sampling: Backend.Sampling
@@ -328,11 +328,11 @@ const sampled = (
 
 type Sent = Backend.Response | { readonly _tag: "Outcome"; readonly outcome: unknown }
 
-/** Tells whether a call that failed may have had its effect. */
+/** Returns `true` if a failed call may have had its effect. */
 const isUnknown = (error: Backend.Failure | Changed): boolean =>
   error instanceof Backend.Failure && (error.reason === "lost" || error.reason === "unanswered")
 
-/** Sends a call, and again where its connection is lost and it may be repeated. */
+/** Sends a call, repeating it if the connection is lost and repetition is safe. */
 const sent = (
   it: Call,
   request: Backend.Request,
@@ -399,7 +399,7 @@ const sent = (
     })
   })
 
-/** Adds the facts of the call to its span, if there is one. */
+/** Adds call facts to the current span, if any. */
 const annotated = ({ connection, known }: Call): Effect.Effect<void> =>
   annotateCall({
     [names.mcpMethod]: "tools/call",
@@ -408,7 +408,7 @@ const annotated = ({ connection, known }: Call): Effect.Effect<void> =>
     ...connection.facts
   })
 
-/** The trace that the call belongs to, as a server reads it that may learn of it. */
+/** Returns the call's trace context for the server, if enabled. */
 const trace = ({ settings: { propagate } }: Call): Effect.Effect<Json.JsonObject> =>
   propagate
     ? Effect.map(traceparent, (header) => header === undefined ? Json.none : { traceparent: header })

@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import * as Cache from "effect/Cache"
+import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
@@ -104,6 +105,13 @@ const factsIn = (
   }
 }
 
+/** Logs that the tools of an agent could not be read, and returns what counts in their place. */
+export const unread = <A>(agent: string | undefined, cause: Cause.Cause<unknown>, otherwise: A): Effect.Effect<A> =>
+  Effect.logWarning("the tools of an agent could not be read", agent).pipe(
+    Effect.andThen(Effect.logDebug("the tools of an agent could not be read", cause)),
+    Effect.as(otherwise)
+  )
+
 /**
  * Returns a function that reads the facts about an agent: ten seconds at most, and once a minute for each principal.
  * What fails or takes longer is asked again after ten seconds.
@@ -115,12 +123,7 @@ export const make = (source: Source): Effect.Effect<FactsOf> =>
       return Effect.map(source.optionsOf(agent, principal), (options): Found => factsIn(options, source)).pipe(
         Effect.timeoutOption("10 seconds"),
         Effect.map(Option.getOrElse((): Found => ({ unavailable: "timeout" }))),
-        Effect.catchCause((cause) =>
-          Effect.logWarning("the tools of an agent could not be read", agent).pipe(
-            Effect.andThen(Effect.logDebug("the tools of an agent could not be read", cause)),
-            Effect.as<Found>({ unavailable: "failed" })
-          )
-        )
+        Effect.catchCause((cause) => unread<Found>(agent, cause, { unavailable: "failed" }))
       )
     }, {
       capacity: mostKept,

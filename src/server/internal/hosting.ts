@@ -23,6 +23,7 @@ import * as Values from "../../internal/declare/values.ts"
 import * as Journal from "../../Journal.ts"
 import * as Policy from "../../Policy.ts"
 import * as Session from "../../Session.ts"
+import type * as Tool from "../../Tool.ts"
 import type * as Majors from "../../ui/internal/majors.ts"
 import type * as Agents from "../Agent.ts"
 import * as Access from "./access.ts"
@@ -144,6 +145,17 @@ export const make = <R, RAuthorize>(
       return Access.prompt(Effect.provideContext(Effect.scoped(options), context))
     }
 
+    /** Returns a tool that reads arguments by the services of the agents. */
+    const reading = (tool: Tool.Any): Tool.Any => ({
+      ...tool,
+      parameters: {
+        get jsonSchema() {
+          return tool.parameters.jsonSchema
+        },
+        decode: (input) => Effect.provideContext(tool.parameters.decode(input), context)
+      }
+    })
+
     const run = (kept: Session.Kept) =>
       Effect.gen(function*() {
         const { options: given, takes } = yield* Offered.nextOf(agents, kept)
@@ -222,13 +234,17 @@ export const make = <R, RAuthorize>(
               })
             }),
             // A call counts as one that changes something where its tool is not known.
-            Effect.catchCause((cause) =>
-              Effect.logWarning("the tools of an agent could not be read", name).pipe(
-                Effect.andThen(Effect.logDebug("the tools of an agent could not be read", cause)),
-                Effect.as(calls)
-              )
-            )
+            Effect.catchCause((cause) => Facts.unread(name, cause, calls))
           ),
+      toolsOf: (kept) =>
+        Access.prompt(Effect.provideContext(Effect.scoped(Offered.nextOf(agents, kept)), context)).pipe(
+          Effect.timeout(toolsWithin),
+          Effect.map(({ options: { tools = [] } }) =>
+            Array.from(ToolOptions.toolbox(defaults.tools ?? [], tools).values(), reading)
+          ),
+          // The run reads the arguments where its tools are not known before.
+          Effect.catchCause((cause) => Facts.unread(kept.origin.agent, cause, []))
+        ),
       factsOf: yield* Facts.make({
         optionsOf: (name, principal) => optionsOf(name, { principal, sessionId: "", clientTools: [] }),
         adapter,

@@ -83,6 +83,9 @@ type Requested = Partial<Pick<Journal.ReplyReceived, "attempt" | "first" | "mode
 
 type Options = Omit<Event.PublicOptions, "runId" | "calls" | "at">
 
+/** Number of verdicts that are kept for answers that come too late. */
+const mostVerdicts = 1_000
+
 /** Folds the records of a journal and tells what happened as public events. */
 export class Telling {
   /** The runs that the records began, in order. */
@@ -131,6 +134,10 @@ export class Telling {
   private usages: Array<Response.Usage | null> = []
   /** The calls that were settled since the last run. */
   private settled: ReadonlyArray<Teller.Settled> = []
+  /**
+   * The verdicts about the last calls that waited, by their names: also where a run has continued behind them since.
+   */
+  private readonly verdicts = new Map<string, Teller.Standing>()
   /** The calls of sub-agents that have no answer yet. */
   private readonly agents = new Map<string, Agent>()
 
@@ -176,6 +183,7 @@ export class Telling {
     copy.response = this.response
     copy.usages = this.usages.slice()
     copy.settled = this.settled
+    for (const [name, verdict] of this.verdicts) copy.verdicts.set(name, verdict)
     for (const [id, agent] of this.agents) copy.agents.set(id, agent)
     return copy
   }
@@ -200,12 +208,36 @@ export class Telling {
     return this.fold.calls.length === 0 ? this.length : this.kept.session.thread.messages.length
   }
 
+  /** Returns the verdict about a call that waited, by its name. */
+  verdictOf(name: string): Teller.Standing | undefined {
+    return this.verdicts.get(name)
+  }
+
+  /** Keeps the verdict that a record gives, if it is the first one. The call waits until the record is applied. */
+  private judge(record: Journal.Entry["record"]): void {
+    const given = record._tag === "CallSettled"
+      ? record
+      : record._tag === "RunStarted" && record.answered !== undefined
+      ? { ...record.answered, time: record.startedAt }
+      : undefined
+    if (given === undefined) return
+    const { waiting, waitingSince: run } = Session.view(this.kept)
+    const path = CallPaths.parse(given.id)?.path
+    if (run === undefined || path === undefined || !waiting.some(({ id }) => id === given.id)) return
+    const name = CallPaths.format({ run, path })
+    if (this.verdicts.has(name)) return
+    this.verdicts.set(name, Teller.verdictOf(given.answer, given.time))
+    if (this.verdicts.size <= mostVerdicts) return
+    for (const [oldest] of this.verdicts) return void this.verdicts.delete(oldest)
+  }
+
   /** Applies a record, and returns the events of what it tells. */
   take(entry: Journal.Entry): ReadonlyArray<Told> {
     const { record } = entry
     const { length } = this
     const { nestedUsage, usage: totalUsage } = record._tag === "RunEnded" ? this.fold : unused
     const open = record._tag === "RunEnded" ? this.kept.submitted : undefined
+    this.judge(record)
     this.fold.apply(entry)
     this.records++
     if ("at" in record && record.at !== undefined) this.at = this.begunAt + record.at

@@ -12,6 +12,11 @@ export class Refusal extends Data.TaggedError("Refusal")<{
   readonly status: number
   readonly code: string
   readonly message: string
+  /** The call that the refusal is about, and the parts of its arguments that do not fit. Left out of any other one. */
+  readonly about?: {
+    readonly id: string
+    readonly issues: ReadonlyArray<{ readonly path: string; readonly reason: string }>
+  }
 }> {}
 
 const refusal = (status: number) => (code: string, message: string): Refusal => new Refusal({ status, code, message })
@@ -71,8 +76,8 @@ export const broken = new Refusal({
 })
 
 /** Returns the answer to a refused request. */
-export const respond = ({ code, message, status }: Refusal): HttpServerResponse.HttpServerResponse =>
-  HttpServerResponse.jsonUnsafe({ error: { code, message } }, {
+export const respond = ({ about, code, message, status }: Refusal): HttpServerResponse.HttpServerResponse =>
+  HttpServerResponse.jsonUnsafe({ error: { code, message, ...about } }, {
     status,
     headers: {
       "cache-control": "no-store",

@@ -21,6 +21,7 @@ import type * as Journal from "../../Journal.ts"
 import * as Message from "../../Message.ts"
 import * as Session from "../../Session.ts"
 import * as Thread from "../../Thread.ts"
+import type * as Tool from "../../Tool.ts"
 import * as AgUi from "../../ui/AgUi.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as UiStream from "../../ui/UiStream.ts"
@@ -64,6 +65,8 @@ export interface Site extends Relays.Site, Bodies.Site {
     clientTools: ReadonlyArray<Body.ClientTool>
   ) => Effect.Effect<void, Refusals.Refusal>
   readonly factsOf: Facts.FactsOf
+  /** Returns the tools of the run that would continue a session now. None where they cannot be read. */
+  readonly toolsOf: (kept: Session.Kept) => Effect.Effect<ReadonlyArray<Tool.Any>>
   /** Returns the calls of a session that may change something, by the tools that its agent has now. */
   readonly changing: (
     session: Sessions.Named,
@@ -284,6 +287,7 @@ export const write = (
         clientTools,
         isQueued,
         mayApprove,
+        toolsOf: site.toolsOf,
         publish: site.publish,
         bounds: site.bounds
       })

@@ -15,6 +15,7 @@ import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as Session from "../../Session.ts"
+import type * as Tool from "../../Tool.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Posted from "../../ui/internal/posted.ts"
 import type * as Bounds from "./bounds.ts"
@@ -429,7 +430,7 @@ export const unasked = (current: Read, publish: Event.PublicOptions): Refusals.R
  * post the results of all calls again.
  */
 const find = (
-  { kept: { session }, telling }: Read,
+  { telling }: Read,
   { calls, receipts, waiting: suspensions, waitingSince }: Session.View,
   verdict: Verdict,
   refused: Refused,
@@ -454,8 +455,7 @@ const find = (
       return Effect.succeed(undefined)
     }
     // A call may have its answer from elsewhere, such as the command line, and so without the command.
-    const isLast = named.run === telling.runs.at(-1)
-    const standing = before ?? (isLast ? session.answered.find((settled) => settled.id === id) : undefined)
+    const standing = before ?? telling.verdictOf(CallPaths.format(named))
     const refusal = before !== undefined || suspension === undefined
       ? standing && refused.answered(standing)
       : refusalIn(suspension, verdict, refused, now)
@@ -503,8 +503,12 @@ export const actionsOf = (actions: ReadonlyArray<Body.Action>): ReadonlyArray<"w
     )
   )
 
-const verdictOf = (by: string, { command, id, verdict }: Settled): Session.Verdict => {
-  const given = { id, command, by }
+const verdictOf = (
+  by: string,
+  { command, id, verdict }: Settled,
+  tools: ReadonlyArray<Tool.Any>
+): Session.Verdict => {
+  const given = { id, command, by, tools }
   switch (verdict._tag) {
     case "Answer": {
       const value = verdict.error === undefined ? verdict.value : { error: verdict.error }
@@ -535,6 +539,8 @@ interface Answering {
   readonly publish: Event.PublicOptions
   /** Asks for the permission to approve, where a body turns out to need it. */
   readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
+  /** Returns the tools that a session has now, which read edited arguments. */
+  readonly toolsOf: (kept: Session.Kept) => Effect.Effect<ReadonlyArray<Tool.Any>>
 }
 
 /** The answers that a body gave. */
@@ -554,8 +560,9 @@ interface Answers {
 export const answer = (
   named: Named,
   known: Read,
-  { bounds, clientTools, isQueued, mayApprove, publish, said, verdicts }: Answering
+  { bounds, clientTools, isQueued, mayApprove, publish, said, toolsOf, verdicts }: Answering
 ): Effect.Effect<Answers, Refusals.Refusal | Journal.StoreError, Session.Store> => {
+  let tools: ReadonlyArray<Tool.Any> | undefined
   const give = (current: Read) =>
     Effect.gen(function*() {
       const now = yield* Clock.currentTimeMillis
@@ -571,11 +578,13 @@ export const answer = (
       const needsMore = ({ verdict, waiting }: Settled) =>
         isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
       if (fresh.some(needsMore)) yield* mayApprove
+      const isEdited = fresh.some(({ verdict }) => verdict._tag === "Approve" && verdict.edits !== undefined)
+      const known = isEdited ? tools ??= yield* toolsOf(kept) : []
       const settle = (message?: Session.Submission) =>
         Effect.catchTag(
-          Session.settle(kept.session, settled.map((each) => verdictOf(named.by, each)), message),
+          Session.settle(kept.session, settled.map((each) => verdictOf(named.by, each, known)), message),
           "SessionError",
-          ({ reason }) => refusalOf(reason, refused, settled.flatMap(({ command }) => view.receipts.get(command) ?? []))
+          (error) => refusalOf(error, refused, settled, view)
         )
       const sent = said && view.receipts.get(said.id)
       if (
@@ -630,8 +639,16 @@ const twice = Refusals.conflict(
   "The body answers a call twice, in other words. Nothing of it was taken."
 )
 
-const refusalOf = (reason: string, refused: Refused, [standing]: ReadonlyArray<Standing>): Refusals.Refusal => {
+const refusalOf = (
+  { metadata, reason }: Session.SessionError,
+  refused: Refused,
+  settled: ReadonlyArray<Settled>,
+  { receipts }: Session.View
+): Refusals.Refusal => {
+  const [standing] = settled.flatMap(({ command }): Standing | [] => receipts.get(command) ?? [])
   switch (reason) {
+    case "invalid_arguments":
+      return misfit(settled.find(({ id }) => id === metadata?.["toolCallId"]), metadata?.["issues"] as Issues)
     case "invalid_answer":
       return Refusals.badRequest("invalid_answer", "The answer does not have the form that was asked for.")
     case "expired":
@@ -642,6 +659,19 @@ const refusalOf = (reason: string, refused: Refused, [standing]: ReadonlyArray<S
     default:
       return refused.stale
   }
+}
+
+type Issues = NonNullable<Refusals.Refusal["about"]>["issues"]
+
+/** Returns the refusal of edited arguments that the tool cannot read. */
+const misfit = (settled: Settled | undefined, issues: Issues): Refusals.Refusal => {
+  const named = issues.map(({ path, reason }) => `arguments${path === "" ? "" : `.${path}`}: ${reason}`).join("; ")
+  return new Refusals.Refusal({
+    status: 400,
+    code: "invalid_arguments",
+    message: `${named}. Nothing was recorded, and the call waits on.`,
+    ...(settled === undefined ? {} : { about: { id: settled.verdict.id, issues } })
+  })
 }
 
 // Remembered approvals.

@@ -4,6 +4,7 @@
  */
 import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react"
 import type * as Event from "../../Event.ts"
+import type { Unanswered } from "../data/store.ts"
 import { takeFocus } from "../parts/focus.ts"
 import { announce } from "../parts/Live.tsx"
 import { Long } from "../parts/Long.tsx"
@@ -19,8 +20,8 @@ export interface Answer {
   readonly value?: unknown
 }
 
-/** Sends answers. Succeeds with a sentence where they were refused. */
-export type OnAnswer = (answers: ReadonlyArray<Answer>) => Promise<string | undefined>
+/** Sends answers. Succeeds with a sentence where they were refused, and the id of the answer that it is about. */
+export type OnAnswer = (answers: ReadonlyArray<Answer>) => Promise<Unanswered | undefined>
 
 /** What the card tells about a tool. */
 export interface ToolFacts {
@@ -257,7 +258,10 @@ export const Approval = ({ facts = [], onAnswer, suspensions }: {
   }, [ids])
   const send = async (answers: ReadonlyArray<Answer>) => {
     setSending(true)
-    setRefused(await onAnswer(answers))
+    const refused = await onAnswer(answers)
+    const { id: about, sentence } = typeof refused === "object" ? refused : { id: "", sentence: refused }
+    setWrongs(new Map(about === "" ? [] : [[about, Words.marked(sentence ?? "")]]))
+    setRefused(about === "" ? sentence : undefined)
     setSending(false)
   }
   const draftOf = (suspension: Suspension) => drafts.get(suspension.id) ?? {}

@@ -227,7 +227,8 @@ export const Question = ({ onAnswer, suspension }: {
   const send = async (value: unknown) => {
     setSending(true)
     const answer: Answer = { id: suspension.id, value }
-    setWrong(await onAnswer([answer]))
+    const refused = await onAnswer([answer])
+    setWrong(typeof refused === "object" ? refused.sentence : refused)
     setSending(false)
   }
   const onText = (text: string) => {

@@ -11,11 +11,14 @@ export class Refused extends Error {
   /** HTTP status. 0 where the server was not reached. */
   readonly status: number
   readonly code: string
+  /** The id of the call that it is about. */
+  readonly id: string | undefined
 
-  constructor(status: number, code: string, message: string) {
+  constructor(status: number, code: string, message: string, id?: string) {
     super(message)
     this.status = status
     this.code = code
+    this.id = id
   }
 }
 
@@ -155,7 +158,8 @@ const refusalOf = async (response: Response): Promise<Refused> => {
   const fallback = `The server answered with status ${response.status}.`
   try {
     const { error } = await response.json()
-    return new Refused(response.status, String(error.code), String(error.message))
+    const id = typeof error.id === "string" ? error.id : undefined
+    return new Refused(response.status, String(error.code), String(error.message), id)
   } catch {
     return new Refused(response.status, "unknown", fallback)
   }

@@ -70,6 +70,9 @@ const [deleted, missing] = ["This chat was deleted.", "There is no chat at this 
 
 const sentenceOf = (error: unknown): string => error instanceof Error ? error.message : "The request has failed."
 
+/** The sentence about answers that were refused, and the id of the one that it is about. */
+export type Unanswered = string | { readonly id: string; readonly sentence: string }
+
 /** The time of a page. */
 export interface Timing {
   /** Calls a function before the next frame, and also on a page that is not drawn. */
@@ -487,8 +490,9 @@ export class Session {
   /**
    * Answers calls that wait. Succeeds with a sentence where the answers were refused, and the calls wait on. A refused
    * answer to a call that does not wait any more, and one that did not reach the server, have their sentence as notice.
+   * A refusal of one answer among several has its id.
    */
-  async answer(answers: ReadonlyArray<Client.Answer>): Promise<string | undefined> {
+  async answer(answers: ReadonlyArray<Client.Answer>): Promise<Unanswered | undefined> {
     try {
       await this.client.answer(this.agent, this.id, answers)
     } catch (error) {
@@ -496,7 +500,9 @@ export class Session {
       const isReached = error instanceof Client.Refused && error.status > 0
       if (isReached) await this.look()
       const ids = new Set(this.take().suspensions.map(({ id }) => id))
-      if (isReached && answers.every(({ id }) => ids.has(id))) return sentence
+      if (isReached && answers.every(({ id }) => ids.has(id))) {
+        return error.id === undefined ? sentence : { id: error.id, sentence }
+      }
       this.unreached = isReached ? undefined : sentence
       this.note(sentence)
       return undefined

@@ -1,11 +1,12 @@
 /**
- * The ledger of an owner of sessions: what a test takes and has to give back. A test fails that leaves a fiber, a timer, a
- * listener, a claim, a driven session, work that an end would wait for, a record that is not written, or a socket.
+ * The ledger of a test: what it takes and has to give back. A test fails that leaves a fiber, a timer, a listener, a
+ * claim, a driven session, work that an end would wait for, a record that is not written, or a socket. A fiber that was
+ * asked to end and is in code that nothing can stop is no loss of the library's: its run names it as abandoned.
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
-import { afterEach, beforeEach } from "vitest"
+import { afterEach, beforeEach, type TestContext } from "vitest"
 import { Owner } from "../../../src/durable/internal/ownerHealth.ts"
 import { OwnClaim } from "../../../src/internal/session/claim.ts"
 import * as Writers from "../../../src/internal/session/writer.ts"
@@ -66,6 +67,12 @@ const listenersOfProcess = () => sumOf(events, (event) => process.listenerCount(
 
 const socketsOfProcess = () => process.getActiveResourcesInfo().filter((name) => name.startsWith("TCP")).length
 
+/** Tells whether a fiber was asked to end, and is in code that nothing can stop, or waits for a child that is. */
+const isRefusing = (fiber: Fiber.Fiber<unknown, unknown>): boolean => {
+  const { _children: children = [], _interruptedCause: asked, interruptible } = fiber as any
+  return asked !== undefined && (!interruptible || Array.from<Fiber.Fiber<unknown, unknown>>(children).some(isRefusing))
+}
+
 /** Counts what is held, by its kind. */
 const heldNow = (): Readonly<Record<string, number>> => ({
   claims: sumOf(used.claims, (claim) => {
@@ -73,7 +80,7 @@ const heldNow = (): Readonly<Record<string, number>> => ({
     return (Deferred.isDoneUnsafe(claim.lost) ? 0 : 1) + operations + underWay.size
   }),
   driven: sumOf(used.owners, ({ size }) => size),
-  fibers: sumOf(used.fibers, (fiber) => fiber.pollUnsafe() === undefined ? 1 : 0),
+  fibers: sumOf(used.fibers, (fiber) => fiber.pollUnsafe() === undefined && !isRefusing(fiber) ? 1 : 0),
   "listeners of runs": sumOf(used.runs, (run) => (run as any).listeners?.size ?? 0),
   "listeners of the process": listenersOfProcess(),
   "listeners of writers": sumOf(used.writers, (writer) => (writer as any).listeners.size),
@@ -96,16 +103,25 @@ let mayLeave: ReadonlySet<string> = new Set()
 
 /** Lets a test leave things of these kinds, as one whose subject is a store or a handler that never ends. */
 export const leaves = (...kinds: ReadonlyArray<string>): void => {
-  mayLeave = new Set(kinds)
+  mayLeave = new Set([...mayLeave, ...kinds])
+}
+
+/** Parts of a ledger that is kept for more than one file. */
+interface Options {
+  /** Tells whether a test is held to the ledger. Each is by default. */
+  readonly holds?: (test: TestContext) => boolean
+  /** The kinds that every test may leave. None by default. */
+  readonly leaves?: ReadonlyArray<string>
 }
 
 /** Has each test of a file give back what it has taken. */
-export const ledger = (): void => {
+export const ledger = ({ holds = () => true, leaves: always = [] }: Options = {}): void => {
   let before: Readonly<Record<string, number>> = {}
 
-  beforeEach(() => {
+  beforeEach((test) => {
+    if (!holds(test)) return
     for (const all of Object.values(used)) all.clear()
-    mayLeave = new Set()
+    mayLeave = new Set(always)
     before = { "listeners of the process": listenersOfProcess(), sockets: socketsOfProcess() }
     lastBefore = Effect.runFork(Effect.void).id
     isKept = true
@@ -116,7 +132,8 @@ export const ledger = (): void => {
     }
   })
 
-  afterEach(async () => {
+  afterEach(async (test) => {
+    if (!holds(test)) return
     const left = () =>
       Object.entries(heldNow()).filter(([kind, count]) => count > (before[kind] ?? 0) && !mayLeave.has(kind))
     // What ends has some turns of the process for it, and a socket waits for its other end.

@@ -7,6 +7,7 @@ import { Asks } from "../../../src/studio/chat/Asks.tsx"
 import type { Actions, Said } from "../../../src/studio/chat/Message.tsx"
 import { type Shown, Thread } from "../../../src/studio/chat/Thread.tsx"
 import * as Fold from "../../../src/studio/data/fold.ts"
+import type { Unanswered } from "../../../src/studio/data/store.ts"
 import { empty, parse } from "../../../src/studio/markdown/parse.ts"
 import { Live } from "../../../src/studio/parts/Live.tsx"
 
@@ -18,7 +19,7 @@ const runs = new Map<string, { run: Fold.Run; message?: Said }>()
 let suspensions: ReadonlyArray<Suspension> = []
 let facts: ReadonlyArray<ToolFacts> = []
 let waiting: ReadonlyArray<Said> = []
-let refusal: string | undefined
+let refusal: Unanswered | undefined
 let older: Array<() => void> = []
 const answers: Array<Answer> = []
 const done: Array<string> = []
@@ -27,7 +28,7 @@ const actions: Actions = {
   onAgain: ({ id }) => void done.push(`again ${id}`),
   onEdit: async ({ id }, text) => {
     done.push(`edit ${id} ${text}`)
-    return refusal
+    return typeof refusal === "object" ? refusal.sentence : refusal
   },
   branches: ({ id }) =>
     id === "branched" ? { at: 2, of: 3, onStep: (places) => void done.push(`step ${places}`) } : undefined
@@ -193,7 +194,7 @@ const api = {
     waiting = list
     return draw()
   },
-  refuse: (sentence: string | undefined) => void (refusal = sentence),
+  refuse: (given: Unanswered | undefined) => void (refusal = given),
   distance: () => log().scrollHeight - log().scrollTop - log().clientHeight,
   /** Milliseconds of the parse of a text at once. */
   parsing: (text: string) => {

@@ -49,6 +49,7 @@ export const open = async (
   { css = "", ...options }: BrowserContextOptions & { readonly css?: string } = {}
 ): Promise<Opened> => {
   const context = await browser.newContext(options)
+  context.setDefaultTimeout(120_000)
   const page = await context.newPage()
   const faults: Array<string> = []
   const sheet = fs.readdirSync(styles).filter((name) => name.endsWith(".css")).sort()

@@ -58,6 +58,8 @@ export class Stand {
     const { isBuilt = false, ...given } = options
     if (this.browser === undefined) throw new Error("The stand has no browser: call start first")
     const context = await this.browser.newContext({ viewport: { width: 1200, height: 760 }, ...given })
+    // Tests wait for what they see. Their bound is for what never comes, on the busiest machine.
+    context.setDefaultTimeout(120_000)
     const page = await context.newPage()
     const faults: Array<string> = []
     page.on("pageerror", (error) => faults.push(String(error)))
@@ -99,7 +101,7 @@ export const say = async (page: Page, text: string): Promise<void> => {
 
 /** Waits until no run is under way. */
 export const rests = async (page: Page): Promise<void> => {
-  await page.waitForSelector("#send", { timeout: 60_000 })
+  await page.waitForSelector("#send")
 }
 
 /** Returns what the conversation shows. */
