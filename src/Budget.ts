@@ -9,6 +9,7 @@ import type * as Event from "./Event.ts"
 import * as Settings from "./internal/ask/options.ts"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as Values from "./internal/declare/values.ts"
+import * as Json from "./internal/json.ts"
 import * as BudgetRule from "./internal/loop/budgetRule.ts"
 import * as Rules from "./internal/loop/rules.ts"
 import type * as Accounts from "./internal/permits/account.ts"
@@ -149,9 +150,11 @@ const made = (opened: BudgetRule.Opened): Budget => {
  * @since 0.1.0
  */
 export const make = (limits: Limits, options: Options = {}): Budget => {
-  checkNames("Budget.make", limits, limitNames)
-  checkNames("Budget.make", options, optionNames)
+  if (!Json.isObject(limits)) throw new TypeError("Budget.make: the limits must be an object, such as { calls: 20 }")
+  // Checked is what the account gets: a member that is computed may change.
   const bounds: Accounts.Bounds = Values.given(limits)
+  checkNames("Budget.make", bounds, limitNames)
+  checkNames("Budget.make", options, optionNames)
   const choices = { ...BudgetRule.usual, ...Values.given(options) } as BudgetRule.Choices
   if (Object.keys(bounds).length === 0) {
     throw new TypeError("Budget.make: give at least one of calls, inputTokens, outputTokens, tokens and money")
@@ -237,6 +240,9 @@ const accountNames = { reserve: Values.fn, settle: Values.fn } satisfies NamesOf
  * @since 0.1.0
  */
 export const from = (account: Account): Budget => {
+  if (!Json.isObject(account)) {
+    throw new TypeError("Budget.from: the account must be an object with the functions reserve and settle")
+  }
   checkNames("Budget.from", { account }, { account: Values.required(accountNames) })
   return made({ bounds: {}, choices: { ...BudgetRule.usual, onExhausted: "halt" }, outside: account })
 }

@@ -85,7 +85,8 @@ export interface Inbox {
 const optionNames = Values.nullable({ id: Values.name, to: CallPaths.kind } satisfies NamesOf<SendOptions>)
 
 const messageOf = (content: Message.Content): Message.Message => {
-  const message = Message.user(content)
+  // The caller may change what it has given.
+  const message = Message.user(Json.copy(content))
   const valid = Thread.validate([message])
   if (Result.isFailure(valid)) throw new TypeError(`a message of an inbox: ${valid.failure.message}`)
   return message

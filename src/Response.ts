@@ -67,10 +67,15 @@ type CountName = keyof typeof counts
 
 const countNames = Object.keys(counts) as ReadonlyArray<CountName>
 
+/** Tells whether a value is a count. Sums of those that are larger would be no numbers that JSON has. */
+const isCount = (value: unknown): value is number =>
+  typeof value === "number" && value >= 0 && value <= Number.MAX_SAFE_INTEGER
+
 const isCountName = (name: string): name is CountName => Object.hasOwn(counts, name)
 
 /**
- * Usage from any record: known keys that hold a finite number, 0 or more, are taken, everything else goes to `extra`.
+ * Usage from any record: known keys that hold a number from 0 to `Number.MAX_SAFE_INTEGER` are taken, everything else
+ * goes to `extra`.
  * Total: it never fails, so that an odd usage report cannot end a run.
  *
  * **Example** (An unknown key is kept)
@@ -94,7 +99,7 @@ export const usage = (input: Readonly<Record<string, unknown>>): Usage => {
   const extra: Array<readonly [string, unknown]> = []
   for (const [name, value] of Object.entries(input)) {
     if (isCountName(name) && (value === null || value === undefined)) continue
-    if (isCountName(name) && typeof value === "number" && Number.isFinite(value) && value >= 0) known[name] = value
+    if (isCountName(name) && isCount(value)) known[name] = value
     else if (name === "toolUsage" && Json.isObject(value)) toolUsage = value
     else if (name === "extra" && Json.isObject(value)) extra.push(...Object.entries(value))
     else extra.push([name, value])

@@ -333,17 +333,19 @@ describe("messages into a run that is stopped", () => {
   it.effect("G45: a planted steer that is delivered though it was withdrawn is found", () =>
     Effect.gen(function*() {
       const { problems } = yield* told((letters) => {
-        const { withdraw } = letters
-        letters.withdraw = (id) => {
-          const letter = letters.get(id)
-          const isWithdrawn = withdraw.call(letters, id)
-          // It stays among those that wait.
-          if (letter !== undefined) Object.assign(letters, { waiting: [...letters.open(), letter] })
-          return isWithdrawn
-        }
+        // Every accepted message stays open, whatever its fate is, until a step gets it.
+        const accept = letters.accept.bind(letters)
+        let open: ReadonlyArray<InboxRule.Letter> = []
+        Object.assign(letters, {
+          accept: (letter: InboxRule.Letter) => {
+            accept(letter)
+            open = [...open, letter]
+          },
+          open: () => open
+        })
         taking(letters, (id) => {
           letters.get(id)?.settle({ _tag: "Delivered", requestId: "run", stepIndex: 0 })
-          Object.assign(letters, { waiting: letters.open().filter((open) => open.id !== id) })
+          open = open.filter((letter) => letter.id !== id)
         })
       })
       says(problems, /^m3, Withdrawn, is in the thread 1 times$/)

@@ -156,8 +156,12 @@ class Counted {
   }
 }
 
-/** Rounds an amount up. The error of binary fractions is no part of it: 100 tokens at 0.07 are 7, not 8. */
-export const roundedUp = (amount: number): number => Math.ceil(Number(amount.toPrecision(15)))
+/**
+ * Rounds an amount up, to the largest whole number that is exact at most. The error of binary fractions is no part of
+ * an amount: 100 tokens at 0.07 are 7, not 8.
+ */
+export const roundedUp = (amount: number): number =>
+  Math.min(Number.MAX_SAFE_INTEGER, Math.ceil(Number(amount.toPrecision(15))))
 
 /** Checks what a function of the caller's own has returned: an amount that is no number would leave no bound. */
 const counted = (value: unknown, source: string): number => {
@@ -234,8 +238,8 @@ class Tariff {
 /** Returns the amount of what a reply has used, with the reservation for what it does not say. */
 const amountOf = (usage: Response.Usage, reserved: Accounts.Amount, money: number | undefined): Accounts.Amount => ({
   calls: 1,
-  inputTokens: usage.inputTokens ?? reserved.inputTokens,
-  outputTokens: usage.outputTokens ?? reserved.outputTokens,
+  inputTokens: roundedUp(usage.inputTokens ?? reserved.inputTokens),
+  outputTokens: roundedUp(usage.outputTokens ?? reserved.outputTokens),
   money: money ?? 0
 })
 

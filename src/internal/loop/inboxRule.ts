@@ -163,7 +163,7 @@ export class Letters implements Box {
   /** The messages by their ids, also those whose fate is known. */
   private readonly all = new Map<string, Letter>()
   /** The messages that wait, in the order of acceptance. */
-  private waiting: ReadonlyArray<Letter> = []
+  private waiting: Array<Letter> = []
   /** The run that takes the messages. */
   private taker: Running | undefined
   /** The reason for which a message is refused, once a run has ended. */
@@ -185,7 +185,7 @@ export class Letters implements Box {
   accept(letter: Letter): void {
     if (this.all.get(letter.id) === letter) return
     this.all.set(letter.id, letter)
-    if (this.refusal === undefined) this.waiting = [...this.waiting, letter]
+    if (this.refusal === undefined) this.waiting.push(letter)
     else letter.settle({ _tag: "Refused", reason: this.refusal })
   }
 
@@ -202,9 +202,9 @@ export class Letters implements Box {
   }
 
   readonly take: Box["take"] = (taken, requestId, stepIndex) => {
-    const letters = taken.filter((open) => open instanceof Letter)
-    if (letters.some(({ fate }) => fate !== undefined)) return false
-    this.waiting = this.waiting.filter((letter) => !letters.includes(letter))
+    const letters = new Set(taken.filter((open) => open instanceof Letter))
+    for (const { fate } of letters) if (fate !== undefined) return false
+    this.waiting = this.waiting.filter((letter) => letter.fate === undefined && !letters.has(letter))
     for (const letter of letters) letter.settle({ _tag: "Delivered", requestId, stepIndex })
     return true
   }
