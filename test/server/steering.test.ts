@@ -5,7 +5,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { type Adapter, Session, Tool } from "heddle"
+import { type Adapter, Journal, Session, Tool } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
@@ -186,6 +186,21 @@ describe("a message into a running run, over HTTP", () => {
       yield* end
     }).pipe(Effect.scoped))
 
+  it.live("R-593: a stop and an answer are no messages: under their ids nothing is found or taken back", () =>
+    Effect.gen(function*() {
+      const { ask, end } = yield* running()
+      const stopped = yield* ask("POST", `${at}/s1/stop?wait=false`)
+      assert.strictEqual(stopped.status, 202)
+      assert.isString(stopped.body.id)
+      for (const time of ["under way", "ended"]) {
+        for (const method of ["GET", "DELETE"]) {
+          const found = yield* ask(method, `${at}/s1/messages/${encodeURIComponent(stopped.body.id)}`)
+          assert.deepStrictEqual([found.status, found.body.error?.code], [404, "unknown_message"], `${method} ${time}`)
+        }
+        yield* end
+      }
+    }).pipe(Effect.scoped))
+
   it.live("a server gives messages without a place to the run under way, under whileRunning steer", () =>
     Effect.gen(function*() {
       const { ask, end, fate, texts } = yield* running({ whileRunning: "steer" })
@@ -237,5 +252,61 @@ describe("a message into a running run, over HTTP", () => {
       const events = yield* end
       assert.lengthOf(events.filter(({ _tag }) => _tag === "MessageDelivered"), 2)
       assert.deepStrictEqual(yield* texts, ["go", "not that", "nor that"])
+    }).pipe(Effect.scoped))
+})
+
+describe("R-592: the sender of a message reads the run that gets it, whichever run that turns out to be", () => {
+  /** Two servers over one store. The first of them is about to begin a run with the message `m0`, once it is let go. */
+  const beginning = Effect.gen(function*() {
+    const options = yield* Deferred.make<void>()
+    const tool = yield* Deferred.make<void>()
+    const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.as(Deferred.await(tool), "waited") })
+    const asked = yield* Deferred.make<void>()
+    const run = () =>
+      Effect.as(Effect.andThen(Deferred.succeed(asked, undefined), Deferred.await(options)), { tools: [wait] })
+    const helper = Agent.make({ name: "helper", description: "Helps", run })
+    const store = Layer.succeed(Session.Store, yield* Effect.provide(Session.Store, Session.Store.layerMemory))
+    const serving = (name: string) =>
+      Effect.provideService(
+        serve([helper], Script.layer([asks, answer("done"), answer("next")]), { joinMillis: 0, store }),
+        Journal.CurrentProcess,
+        name
+      )
+    const first = yield* serving("first")
+    yield* Effect.promise(() => first.ask("POST", `${at}/s1/messages?wait=false`, { content: "go", id: "m0" }))
+    yield* Deferred.await(asked)
+    const second = yield* serving("second")
+    return { first, second, begin: Deferred.succeed(options, undefined), go: Deferred.succeed(tool, undefined) }
+  })
+
+  for (const where of ["first", "second"] as const) {
+    it.live(`G45: sent to the ${where} of two processes before the run of an earlier message begins in the first`, () =>
+      Effect.gen(function*() {
+        const servers = yield* beginning
+        const steer = { content: "not that", id: "m1", mode: "steer" }
+        const reader = yield* Effect.promise(() => servers[where].open("POST", `${at}/s1/messages`, steer))
+        assert.strictEqual(reader.status, 200)
+        const other = yield* Effect.promise(() => servers.first.open("GET", `${at}/s1/events`))
+        yield* servers.begin
+        yield* Effect.promise(() => other.until(({ data }) => data._tag === "ToolExecutionStarted"))
+        yield* servers.go
+        const events = eventsOf(yield* Effect.promise(reader.end))
+        assert.lengthOf(events.filter(({ _tag }) => _tag === "RunStarted"), 1)
+        assert.deepStrictEqual(events.flatMap((event) => event._tag === "MessageDelivered" ? [event.id] : []), ["m1"])
+        assert.strictEqual(events.at(-1)?._tag, "ChatCompleted")
+        other.leave()
+      }).pipe(Effect.scoped))
+  }
+
+  it.live("a message that is taken back while its sender reads ends what the sender reads", () =>
+    Effect.gen(function*() {
+      const { ask, end, site } = yield* running()
+      const reader = yield* Effect.promise(() =>
+        site.open("POST", `${at}/s1/messages`, { content: "and this", id: "m1", mode: "next" })
+      )
+      assert.isTrue((yield* ask("DELETE", `${at}/s1/messages/m1`)).body.withdrawn)
+      yield* end
+      const events = eventsOf(yield* Effect.promise(reader.end))
+      assert.deepStrictEqual(events.map(({ _tag }) => _tag), ["ChatCompleted"])
     }).pipe(Effect.scoped))
 })

@@ -182,6 +182,8 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
     "delivered",
     "refused"
   ]),
+  /** `true` for a request to stop a run, or one of its calls. Left out of any other command. */
+  isStop: Schema.optionalKey(Schema.Literal(true)),
   /** The verdict of the command, and its time. Left out of any other command. */
   ...SessionData.standing,
   /** The run that has taken the command. Left out until then. */

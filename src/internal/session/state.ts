@@ -1432,6 +1432,7 @@ const applied = (state: State, record: Records.Record): void => {
       return receive(state, {
         id: record.id,
         hash: Records.hashOf(record.requestId),
+        isStop: true,
         became: "taken",
         requestId: record.requestId
       })

@@ -129,12 +129,18 @@ export const optionsOf = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
   }
 })
 
-/** Reads `{ content, id?, clientTools? }` or `{ answers }`. */
-export const plain = (site: Site, sessionId: string, body: unknown): Result.Result<Body.Posted, Body.BodyError> =>
+/** The request of a plain body. `into` is the place of its message, where the body names one. */
+interface Plain extends Body.Posted {
+  readonly into: Sessions.Into | undefined
+}
+
+/** Reads `{ content, id?, mode?, otherwise?, clientTools? }` or `{ answers }`. */
+export const plain = (site: Site, sessionId: string, body: unknown): Result.Result<Plain, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader("a body", optionsOf(site))
-    const { answers, clientTools, content, id } = reader.object(body, "the body")
+    const { answers, clientTools, content, id, mode, otherwise } = reader.object(body, "the body")
     if ((answers === undefined) === (content === undefined)) reader.refuse("the body", "must have content or answers")
+    if (mode !== undefined && answers !== undefined) reader.refuse("mode", "must be left out with answers")
     const actions: ReadonlyArray<Body.Action> = answers === undefined
       ? [{
         _tag: "Say",
@@ -146,27 +152,23 @@ export const plain = (site: Site, sessionId: string, body: unknown): Result.Resu
     return {
       sessionId,
       actions,
-      clientTools: clientTools === undefined ? [] : reader.clientTools(clientTools, "clientTools")
+      clientTools: clientTools === undefined ? [] : reader.clientTools(clientTools, "clientTools"),
+      into: intoOf(reader, mode, otherwise)
     }
   })
 
-/** Reads the place of a message: `{ mode?, otherwise? }` of its body. Without `mode` it has none. */
-export const into = (site: Site, body: unknown): Result.Result<Sessions.Into | undefined, Body.BodyError> =>
-  Posted.reading(() => {
-    const reader = new Posted.Reader("a body", optionsOf(site))
-    const { answers, mode, otherwise } = reader.object(body, "the body")
-    if (mode === undefined) {
-      return otherwise === undefined ? undefined : reader.refuse("otherwise", "must be left out where mode is")
-    }
-    if (answers !== undefined) return reader.refuse("mode", "must be left out with answers")
-    if (mode !== "next" && mode !== "steer" && mode !== "follow") {
-      return reader.refuse("mode", `must be "next", "steer" or "follow"`)
-    }
-    if (otherwise === undefined) return { mode }
-    return otherwise === "next" || otherwise === "refuse"
-      ? { mode, otherwise }
-      : reader.refuse("otherwise", `must be "next" or "refuse"`)
-  })
+const intoOf = (reader: Posted.Reader, mode: unknown, otherwise: unknown): Sessions.Into | undefined => {
+  if (mode === undefined) {
+    return otherwise === undefined ? undefined : reader.refuse("otherwise", "must be left out where mode is")
+  }
+  if (mode !== "next" && mode !== "steer" && mode !== "follow") {
+    return reader.refuse("mode", `must be "next", "steer" or "follow"`)
+  }
+  if (otherwise === undefined) return { mode }
+  return otherwise === "next" || otherwise === "refuse"
+    ? { mode, otherwise }
+    : reader.refuse("otherwise", `must be "next" or "refuse"`)
+}
 
 /** The parts of a body that asks for a branch of a session. */
 interface Forking {

@@ -227,10 +227,6 @@ class Reader {
   }
 }
 
-/** Waits until the attempt of a log has ended. */
-const ended = (log: Logs.RunLog): Effect.Effect<void> =>
-  Effect.suspend(() => log.isEnded ? Effect.void : Effect.andThen(log.changed(log.changes), ended(log)))
-
 /** Signs that reach a stream while it waits for a log. */
 class Signs {
   isOver = false
@@ -349,6 +345,26 @@ class Search {
     }
   }
 
+  /** Waits until the attempt of a log has ended, or has delivered the message whose run is wanted. */
+  waits(log: Logs.RunLog, from = 0): Effect.Effect<void> {
+    return Effect.suspend(() => {
+      const { changes, entries } = log
+      if (this.delivers(log, from) || log.isEnded) return Effect.void
+      return Effect.andThen(log.changed(changes), this.waits(log, entries.length))
+    })
+  }
+
+  /** Tells whether a log has delivered the message whose run is wanted: that run is the log's. */
+  private delivers({ begun, entries }: Logs.RunLog, from: number): boolean {
+    const { wanted } = this
+    if (wanted === undefined || !("takes" in wanted)) return false
+    const isDelivered = entries.slice(from).some((entry) =>
+      entry?.event._tag === "MessageDelivered" && entry.event.id === wanted.takes
+    )
+    if (isDelivered) this.found = begun?.runId
+    return isDelivered
+  }
+
   /** Looks at the log of a run that this process drives. Returns whether its events are read. */
   hears({ runId, takes }: Logs.Beginning): boolean {
     const { found, wanted } = this
@@ -362,10 +378,13 @@ class Search {
     return this.wanted === undefined || this.found === runId
   }
 
-  /** Returns whether no run follows, since other calls still wait. */
+  /** Returns whether no run follows, since other calls still wait, or the message was taken back or refused. */
   isVain(telling: JournalEvents.Telling): boolean {
     const { found, wanted } = this
-    return wanted !== undefined && "known" in wanted && found === undefined && !Session.isUnfinished(telling.kept)
+    if (wanted === undefined || found !== undefined || "runId" in wanted) return false
+    if ("known" in wanted) return !Session.isUnfinished(telling.kept)
+    const became = Session.view(telling.kept).receipts.get(wanted.takes)?.became
+    return became === "withdrawn" || became === "refused"
   }
 
   /** Returns whether the run by its id has no end, since it could not start. */
@@ -453,14 +472,22 @@ export const frames = (
         }
         if (Array.from(wanted).some(isForeign)) yield* reader.retell(tellOf((runId) => wanted.has(runId)), isTold)
       }
+      /** Reads on, and emits a run from its beginning that got the wanted message later on. */
+      const advanceAll = (polled?: Polls.Polled) =>
+        Effect.gen(function*() {
+          yield* reader.advance(tellNew, isTold, polled)
+          search.look(reader.telling)
+          const { found } = search
+          if (!search.isForOne || found === undefined || found === shown || !isForeign(found)) return
+          if (reader.telling.runs.includes(found)) yield* reader.retell(tellOf((runId) => runId === found), isTold)
+        })
       while (!reader.isRemoved && !isTold() && !log.isRemoved) {
         if (log.begun === undefined) {
           if (search.isVain(reader.telling)) return yield* Effect.asVoid(reader.tellWaiting())
           if (search.isLost(reader.telling)) return
           const polled = yield* reader.pause(log)
           if (log.isRemoved || log.begun !== undefined) continue
-          yield* reader.advance(tellNew, isTold, polled)
-          search.look(reader.telling)
+          yield* advanceAll(polled)
           // This process has the run still, and may resume it, until another one does.
           if (broken === undefined || reader.telling.running === broken && reader.isHere) continue
           const first = broken
@@ -487,7 +514,11 @@ export const frames = (
             broken = runId
             local.delete(runId)
           }
-        } else yield* ended(log)
+        } else {
+          yield* search.waits(log)
+          if (!search.has(runId)) yield* advanceAll()
+          if (search.has(runId)) continue
+        }
         if (log.next === undefined) return
         log = log.next
       }

@@ -366,10 +366,9 @@ const postMessages = (site: Site) => (request: Request, params: Params): Effect.
   Effect.gen(function*() {
     yield* Sessions.checkId(params.id)
     const body = yield* bodyOf(site, request, params.agent)
-    const posted = yield* Bodies.taken(Bodies.plain(site, params.id, body))
-    const into = yield* Bodies.taken(Bodies.into(site, body))
+    const { into = site.into, ...posted } = yield* Bodies.taken(Bodies.plain(site, params.id, body))
     const actions = Sessions.actionsOf(posted.actions)
-    const taking = yield* write(site, request, params.agent, posted, isWaited(request), actions, into ?? site.into)
+    const taking = yield* write(site, request, params.agent, posted, isWaited(request), actions, into)
     if (!isWaited(request)) {
       const said = posted.actions.find((action) => action._tag === "Say")
       return json(said === undefined ? {} : { id: said.id }, 202)

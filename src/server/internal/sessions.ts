@@ -176,7 +176,8 @@ export const fate = (
   id: string
 ): Effect.Effect<Fate, Refusals.Refusal> => {
   const receipt = Session.receipt(kept, id)
-  if (receipt === undefined || receipt.verdict !== undefined) return Effect.fail(noSuchMessage)
+  const isOther = receipt?.verdict !== undefined || receipt?.isStop === true
+  if (receipt === undefined || isOther) return Effect.fail(noSuchMessage)
   const { became, reason, requestId: runId, stepIndex } = receipt
   return Effect.succeed({
     id,
