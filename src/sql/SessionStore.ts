@@ -1,27 +1,27 @@
 /**
- * `Session.Store` in a SQL database, over any `SqlClient` of Effect. The journals outlive the process, and any number
- * of processes may write to one database.
+ * Implements `Session.Store` in a SQL database, over any Effect `SqlClient`. Journals outlive the process, and any
+ * number of processes may write to one database.
  *
  * **Details**
  *
- * Three tables, created by migrations when the layer is built: the version of each journal, its records, and the
- * claims. An append changes the version from the expected one to the next, which only one writer can do, and inserts
- * the records, in one transaction. In Postgres the transaction is a single statement, so a process that is frozen in
- * the middle of an append, or disconnected, holds no row that the next owner needs. An append reads the version by
- * its key and no record, so its cost does not depend on the length of the journal.
+ * Migrations create three tables when the layer is built: journal versions, records, and claims. In one transaction, an
+ * append changes the version from the expected value to the next, as only one writer can, and inserts the records. In
+ * Postgres the transaction is a single statement, so a process frozen or disconnected during an append locks no row the
+ * next owner needs. An append reads the version by key and reads no record, so its cost does not depend on the
+ * journal's length.
  *
- * A claim ends by the clock of the database, so the clocks of the processes do not matter.
+ * A claim ends by the database clock, so process clocks do not matter.
  *
- * SQLite and Postgres are supported: for Postgres, provide `PgClient.layer` of `@effect/sql-pg` where the examples
- * have `SqliteClient.layer`. The tests run on both: on SQLite files, and on a Postgres 18 server through
- * `@effect/sql-pg` 4.0.5, with several connections that write concurrently.
+ * SQLite and Postgres are supported: for Postgres, provide `PgClient.layer` from `@effect/sql-pg` where the examples
+ * use `SqliteClient.layer`. The tests run on both: on SQLite files, and on a Postgres 18 server through
+ * `@effect/sql-pg` 4.0.5, with several connections writing concurrently.
  *
  * **Gotchas**
  *
- * - An append inside a transaction of yours is committed with it. Until then other connections do not see the
+ * - An append inside your own transaction commits with your transaction. Until then other connections do not see the
  *   records, and a crash loses them.
- * - A SQLite file has one lock. A process that is frozen during a commit holds it until it wakes up or is killed:
- *   other writers fail with `unavailable` until then.
+ * - A SQLite file has one lock. A process frozen during a commit holds the lock until it wakes up or is killed;
+ *   meanwhile other writers fail with `unavailable`.
  *
  * @since 0.1.0
  */
@@ -43,7 +43,7 @@ import * as Keys from "./internal/keys.ts"
 import * as Migrations from "./internal/migrations.ts"
 import * as SqliteClient from "./SqliteClient.ts"
 
-/** The client without the name transformations that the application may have set. */
+/** SQL client without the application's name transformations. */
 const client = Effect.map(SqlClient.SqlClient, (sql) => sql.withoutTransforms())
 
 const newest = Object.keys(Migrations.all).length
@@ -60,7 +60,7 @@ const migrate = Effect.gen(function*() {
   }
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
 
-/** Number of sessions that a list reads at a time. */
+/** Number of sessions per page of a list. */
 const pageSize = 256
 
 interface Kept {
@@ -73,7 +73,7 @@ interface Kept {
   readonly summary: string
 }
 
-/** The row of a journal, with the claim that has not ended. */
+/** A journal row, with its active claim. */
 type Claimed = Kept & { readonly owner: string | null; readonly until: number }
 
 const listedOf = (
@@ -95,7 +95,7 @@ type Operation = Journal.StoreError["operation"]
 const failed = (operation: Operation, id?: string) => (cause: SqlError.SqlError) =>
   new Journal.StoreError({ reason: reasonOf(cause), operation, ...(id === undefined ? {} : { id }), cause })
 
-/** SQLite codes and Postgres states of a full database, and of one that is read-only. */
+/** SQLite codes and Postgres states for a full database, and for a read-only database. */
 const reasons = new Map<unknown, "full" | "read_only">([
   [8, "read_only"],
   [13, "full"],
@@ -110,7 +110,7 @@ const reasonOf = ({ reason }: SqlError.SqlError): Journal.StoreError["reason"] =
   return reasons.get(typeof number === "number" ? number & 0xff : code) ?? "unavailable"
 }
 
-/** The condition of the listed journals. */
+/** Returns the condition for listed journals. */
 const isListed = (
   sql: SqlClient.SqlClient,
   { prefix = "", status }: Journal.ListOptions
@@ -119,7 +119,7 @@ const isListed = (
   return status === undefined ? isPrefixed : sql`${isPrefixed} AND status = ${status}`
 }
 
-/** Reads the listed journals in the order of their keys, a page at a time. */
+/** Reads the listed journals in key order, page by page. */
 const listedIn = (
   sql: SqlClient.SqlClient,
   options: Journal.ListOptions
@@ -138,12 +138,12 @@ const listedIn = (
       }
     )).pipe(
       Stream.map(listedOf),
-      // The key of a prefix that ends inside a character is shorter.
+      // A prefix ending inside a character has a shorter key.
       Stream.filter((listed) => listed.id.startsWith(prefix))
     )
 }
 
-/** Counts the listed journals by their status. */
+/** Counts the listed journals by status. */
 const counted = (
   sql: SqlClient.SqlClient,
   options: Journal.ListOptions
@@ -163,13 +163,13 @@ const counted = (
   )
 }
 
-/** A journal with work left, and the time from which on it is one. */
+/** A journal with remaining work, and the time since when. */
 interface Due {
   readonly id: string
   readonly due: number
 }
 
-/** Reads the journals with work left, those that were due first, a page at a time. */
+/** Reads the journals with remaining work, the earliest due first, page by page. */
 const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.SqlError> => {
   const id = Keys.ordered(sql, "id")
   return Stream.paginate<Due, Due, SqlError.SqlError>({ due: -1, id: "" }, (after) =>
@@ -262,7 +262,7 @@ export const layer: Layer.Layer<Session.Store, Migrator.MigrationError | SqlErro
   .effect(Session.Store, Effect.andThen(migrate, make))
 
 /**
- * Provides the store in a SQLite file, over the SQLite that is part of Node. Fails if the file cannot be opened.
+ * Provides the store in a SQLite file, over Node's built-in SQLite. Fails if the file cannot be opened.
  *
  * **Example** (A session that the next process resumes)
  *

@@ -1,19 +1,19 @@
 /**
- * A `SqlClient` over the SQLite that is part of Node: no package, no server, one file. A committed transaction
- * survives a killed process and a power failure. Any number of processes may use the file; one of them writes at a
- * time.
+ * Implements a `SqlClient` over Node's built-in SQLite: no package, no server, one file. A committed transaction
+ * survives a killed process and a power failure. Any number of processes may use the file, with one writer at a time.
  *
  * **Details**
  *
  * - The file is in write-ahead mode: readers and the writer do not wait for each other. Keep the file on a local disk.
  * - A transaction takes the write lock when it begins, so another transaction cannot make it fail halfway.
- * - Statements run on the calling thread and block it. Waiting for a lock that another connection holds does not
- *   block the thread, so one process may have two clients of one file.
+ * - Statements run on the calling thread and block it. Waiting for another connection's lock does not block the thread,
+ *   so one process may have two clients for one file.
  *
  * **Gotchas**
  *
- * - Reading an integer beyond `Number.MAX_SAFE_INTEGER` is an error, unless `SqlClient.SafeIntegers` asks for `bigint`.
- * - Before Node 22.16, `values` has one value for columns with the same name, and `raw` of a query has no rows.
+ * - Reading an integer beyond `Number.MAX_SAFE_INTEGER` is an error, unless `SqlClient.SafeIntegers` requests `bigint`.
+ * - Before Node 22.16, `values` returns a single value for columns sharing a name, and `raw` returns no rows for a
+ *   query.
  *
  * @since 0.1.0
  */
@@ -44,18 +44,18 @@ import * as NodeSqlite from "./internal/nodeSqlite.ts"
  */
 export interface Options {
   /**
-   * Path of the database file, in an existing folder, or `:memory:`. A file that does not exist is created for its
-   * owner alone (mode 0600), and so are the files that SQLite keeps beside it. An existing file stays as it is.
+   * Database file path, in an existing folder, or `:memory:`. A new file is created with mode 0600, readable only by
+   * its owner, like SQLite's files beside it. An existing file keeps its mode.
    */
   readonly filename: string
   /**
-   * Durability of a commit. `"full"`, the default: a commit is on the disk before it succeeds. `"normal"`: a power
-   * failure may undo the last commits, a killed process cannot; commits are several times faster.
+   * Commit durability. With `"full"`, the default, a commit reaches the disk before it succeeds. With `"normal"`, a
+   * power failure may undo the latest commits, but a killed process cannot; commits are several times faster.
    */
   readonly synchronous?: "full" | "normal"
-  /** Longest time that a statement waits for a lock of another connection before it fails. 5 seconds by default. */
+  /** Maximum time a statement waits for another connection's lock before it fails. 5 seconds by default. */
   readonly busyTimeout?: Duration.Input
-  /** Number of cached prepared statements, those that were used last. 200 by default. */
+  /** Number of cached prepared statements, most recently used first. 200 by default. */
   readonly preparedStatements?: number
 }
 
@@ -66,7 +66,7 @@ const knownOptions = {
   preparedStatements: Values.whole
 } satisfies NamesOf<Options>
 
-/** Returns the options with their defaults. Throws for an invalid value. */
+/** Returns the options with defaults applied. Throws for an invalid value. */
 const checked = (options: Options) => {
   checkNames("SqliteClient", options, knownOptions)
   const { busyTimeout = "5 seconds", preparedStatements = 200, synchronous = "full" } = options
@@ -77,7 +77,9 @@ type Bindings = ReadonlyArray<unknown>
 type Rows = ReadonlyArray<object>
 type Transform = Parameters<SqlConnection.Connection["execute"]>[2]
 
-/** SQLITE_BUSY and SQLITE_BUSY_RECOVERY. SQLITE_BUSY_SNAPSHOT is not among them: waiting does not end it. */
+/**
+ * SQLITE_BUSY and SQLITE_BUSY_RECOVERY. SQLITE_BUSY_SNAPSHOT is missing, since waiting does not resolve the conflict.
+ */
 const passing = new Set([5, 261])
 
 const codeOf = (cause: unknown): number | undefined => {
@@ -87,7 +89,7 @@ const codeOf = (cause: unknown): number | undefined => {
 
 const failed = (operation: string) => (cause: unknown): SqlError => {
   const errno = codeOf(cause)
-  // Effect reads SQLite's code from `errno`, the name that other drivers use.
+  // Effect reads SQLite's code from `errno`, the name other drivers use.
   const known = errno === undefined ? cause : Object.assign(cause as Error, { errno })
   const message = cause instanceof Error ? cause.message : "the statement failed"
   return new SqlError({ reason: classifySqliteError(known, { message, operation }) })
@@ -95,7 +97,7 @@ const failed = (operation: string) => (cause: unknown): SqlError => {
 
 const isPassing = (error: SqlError): boolean => passing.has(codeOf(error.reason.cause) ?? 0)
 
-/** Caches the prepared statements that were used last. */
+/** Caches the most recently used prepared statements. */
 const preparing = (database: NodeSqlite.Database, capacity: number) => {
   const kept = new Map<string, NodeSqlite.Statement>()
   return (sql: string): NodeSqlite.Statement => {
@@ -113,8 +115,7 @@ const preparing = (database: NodeSqlite.Database, capacity: number) => {
 const rowsOf = (statement: NodeSqlite.Statement, parameters: Bindings, bigInts: boolean): Rows => {
   statement.setReadBigInts(bigInts)
   statement.setReturnArrays?.(false)
-  // `all` also runs statements without rows. `run` would return the id of the last row, which may not fit in a
-  // number.
+  // `all` also runs statements without rows. `run` would return the last row's id, which may not fit in a number.
   return statement.all(...parameters)
 }
 
@@ -143,10 +144,7 @@ const takeFrom = (rows: Iterator<object>): Rows => {
   return batch
 }
 
-/**
- * Streams rows as they are pulled. The statement is prepared for this stream alone, since others may run in the
- * meantime.
- */
+/** Streams rows as they are pulled. The stream prepares its own statement, since other streams may run meanwhile. */
 const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Bindings, transform: Transform) =>
   Stream.unwrap(Effect.gen(function*() {
     const bigInts = yield* SqlClient.SafeIntegers
@@ -172,7 +170,7 @@ const streamOf = (database: NodeSqlite.Database, sql: string, parameters: Bindin
     )
   }))
 
-/** Retries a statement while another connection holds the lock, unless its caller does not wait for it. */
+/** Retries a statement while another connection holds the lock, unless its caller does not wait for locks. */
 const waiting = (busyTimeout: Duration.Duration) => {
   const schedule = Schedule.spaced("2 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: busyTimeout }))
   return <A>(attempt: Effect.Effect<A, SqlError>): Effect.Effect<A, SqlError> =>
@@ -232,7 +230,10 @@ const open = (filename: string) =>
     (database) => Effect.sync(() => database.close())
   )
 
-/** Tells whether a transaction is open. Node before 22.16 does not report it; a second `BEGIN` fails then. */
+/**
+ * Returns `true` if a transaction is open. Before 22.16, Node does not report this; a second `BEGIN` fails in that
+ * case.
+ */
 const isTransaction = (database: NodeSqlite.Database): boolean => {
   if (database.isTransaction !== undefined) return database.isTransaction
   try {
@@ -245,8 +246,8 @@ const isTransaction = (database: NodeSqlite.Database): boolean => {
 }
 
 /**
- * Opens a database, which is closed with the scope. Fails with a `ConnectionError` if `node:sqlite` is missing, or
- * the file cannot be opened. Dies for invalid options.
+ * Opens a database, closed with the scope. Fails with a `ConnectionError` if `node:sqlite` is missing or the file
+ * cannot be opened. Dies for invalid options.
  *
  * **Example** (A statement in a database in memory)
  *

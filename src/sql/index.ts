@@ -1,5 +1,3 @@
-/**
- * Sessions in a database: the store over any SQL client of Effect, and a client over the SQLite of Node.
- */
+/** Keeps sessions in a database: a store over any Effect SQL client, and a client over Node's SQLite. */
 export * as SessionStore from "./SessionStore.ts"
 export * as SqliteClient from "./SqliteClient.ts"

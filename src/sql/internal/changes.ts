@@ -1,10 +1,10 @@
 /**
- * Changes of journals in a SQL store. Each is made as a whole or not at all.
+ * Changes to journals in a SQL store, each complete or absent.
  *
- * In Postgres an append is one statement, which the server completes whatever becomes of the process. An open
- * transaction of a frozen or disconnected process would hold the row of the journal, and no other owner could
- * continue. In SQLite no statement can change two tables, and the committing process holds the lock, whatever the
- * number of statements.
+ * In Postgres an append is a single statement, which the server completes whatever happens to the process. An open
+ * transaction in a frozen or disconnected process would lock the journal row, and no other owner could continue. In
+ * SQLite no statement can change two tables, and the committing process holds the lock, however many statements it
+ * runs.
  *
  * @since 0.1.0
  */
@@ -22,13 +22,13 @@ type Change<A = void, E = never> = Effect.Effect<A, E | SqlError.SqlError>
 
 const isPostgres = (sql: Sql): boolean => sql.onDialectOrElse({ pg: () => true, orElse: () => false })
 
-// A stricter isolation would hide the concurrent commits of other writers from the later statements.
+// Stricter isolation would hide other writers' concurrent commits from later statements.
 const begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 const inTransaction = <A, E>(sql: Sql, change: Effect.Effect<A, E>): Change<A, E> =>
   Effect.provideService(sql.withTransaction(change), SqlClient.BeginTransaction, isPostgres(sql) ? begin : undefined)
 
-/** Retries a statement that serializable transactions refuse as it meets another one. */
+/** Retries a statement refused due to a conflict between serializable transactions. */
 const again = {
   while: ({ reason }: SqlError.SqlError) => reason._tag === "SerializationError",
   schedule: Schedule.exponential("1 millis"),
@@ -36,8 +36,8 @@ const again = {
 } as const
 
 /**
- * Makes a change of one statement. In a transaction of the application, Postgres needs a savepoint to keep a failure
- * from breaking the transaction, and only the application can try again.
+ * Makes a change with one statement. In an application transaction, Postgres needs a savepoint so that a failure does
+ * not break the transaction, and only the application can retry.
  */
 export const atOnce = (sql: Sql) => <A>(statement: Change<A>): Change<A> =>
   isPostgres(sql)
@@ -47,11 +47,11 @@ export const atOnce = (sql: Sql) => <A>(statement: Change<A>): Change<A> =>
     )
     : statement
 
-/** Condition of the change of the records: the row of the journal was changed. */
+/** Condition for changing the records: the journal row was changed. */
 const isMoved = (sql: Sql): Statement.Fragment =>
   sql.literal(isPostgres(sql) ? "EXISTS (SELECT 1 FROM moved)" : "1 = 1")
 
-/** Changes the row of a journal and, if that succeeded, its records. Returns `true` if it did. */
+/** Changes a journal row and then, on success, its records. Returns `true` on success. */
 const changeBoth = (
   sql: Sql,
   journal: Statement.Statement<object>,
@@ -66,7 +66,7 @@ const changeBoth = (
   return Effect.map(rows, ({ length }) => length > 0)
 }
 
-/** Returns texts as rows of one parameter: the statement does not depend on their number. */
+/** Returns texts as rows of one parameter, so the statement does not depend on their number. */
 const rowsOf = (sql: Sql, texts: ReadonlyArray<string>): Statement.Fragment => {
   const json = JSON.stringify(texts)
   return isPostgres(sql)
@@ -74,7 +74,7 @@ const rowsOf = (sql: Sql, texts: ReadonlyArray<string>): Statement.Fragment => {
     : sql`(SELECT value AS record, key + 1 AS place FROM json_each(${json}))`
 }
 
-/** Returns the change of a summary, by the rule of `Journal.summaryAfter`. */
+/** Returns the summary change, by the rule in `Journal.summaryAfter`. */
 const summarised = (sql: Sql, records: Journal.Records, { summary }: Journal.AppendOptions): Statement.Fragment => {
   const now = Keys.now(sql)
   if (summary !== undefined) {
@@ -90,7 +90,7 @@ const summarised = (sql: Sql, records: Journal.Records, { summary }: Journal.App
       next = CASE WHEN next = 'nothing' THEN ${next} ELSE next END`
 }
 
-/** Adds records after the expected version. A repeat of the last named append returns the version of the first one. */
+/** Adds records after the expected version. Repeating the last named append returns the first append's version. */
 export const append = (
   sql: Sql,
   id: string,
@@ -143,8 +143,8 @@ export const truncate = (sql: Sql, id: string, before: number): Change<void, Jou
   })
 
 /**
- * Removes a journal and its claim. It takes several statements, since each has to see the records that were appended
- * before the journal's row was locked. It creates a missing row, so that a session that begins at the same time waits.
+ * Removes a journal and its claim. It needs several statements, since each must see the records appended before the
+ * journal row was locked. It creates a missing row, so that a session beginning at the same time waits.
  */
 export const remove = (sql: Sql, id: string): Change =>
   inTransaction(

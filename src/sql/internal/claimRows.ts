@@ -1,6 +1,6 @@
 /**
- * The claims of a SQL store: one row for each claimed session, taken by one statement that reads the clock of the
- * database. The clocks of the processes do not matter.
+ * Claims in a SQL store: one row per claimed session, taken by a single statement reading the database clock. Process
+ * clocks do not matter.
  *
  * @since 0.1.0
  */
@@ -13,7 +13,7 @@ import * as Changes from "./changes.ts"
 import * as Keys from "./keys.ts"
 import * as Locks from "./locks.ts"
 
-/** Looks again while another connection holds the lock of a SQLite file. */
+/** Retries while another connection holds a SQLite file's lock. */
 const untilUnlocked = {
   while: ({ reason }: SqlError.SqlError) => reason._tag === "LockTimeoutError",
   schedule: Schedule.spaced("10 millis").pipe(Schedule.jittered, Schedule.upTo({ duration: "5 seconds" }))
@@ -23,7 +23,7 @@ const untilUnlocked = {
 export const make = (sql: SqlClient.SqlClient) => {
   const atOnce = Changes.atOnce(sql)
   const now = Keys.now(sql)
-  /** Concurrent owners do not wait for each other: each skips the rows that the other has locked. */
+  /** Concurrent owners do not wait for each other: each skips the rows another owner has locked. */
   const others = sql.onDialectOrElse({
     pg: () => sql.literal("FOR UPDATE OF journals SKIP LOCKED"),
     orElse: () => sql.literal("")
@@ -49,7 +49,7 @@ export const make = (sql: SqlClient.SqlClient) => {
         WHERE heddle_claims.owner = excluded.owner OR heddle_claims.until <= ${now}
         RETURNING owner, until`.pipe(atOnce)
       if (taken !== undefined) return { owner, until: taken.until }
-      // A claim that was released in between is free.
+      // A claim released meanwhile is free.
       return (yield* claimOf(id)) ?? (yield* claim(id, owner, termMillis))
     })
 
@@ -65,8 +65,8 @@ export const make = (sql: SqlClient.SqlClient) => {
     release: (id: string, owner: string): Effect.Effect<void, SqlError.SqlError> =>
       sql`DELETE FROM heddle_claims WHERE id = ${Keys.keyOf(id)} AND owner = ${Keys.keyOf(owner)}`,
     /**
-     * Reads first: a poll that finds nothing writes nothing. In SQLite, an owner that does not get the lock leaves the
-     * client to others and looks again, since the one that has the lock may take the session.
+     * Claims sessions with remaining work. It reads first, so a poll finding nothing writes nothing. In SQLite, an
+     * owner without the lock leaves the client to others and looks again, since the lock holder may take the session.
      */
     claimUnfinished: (
       owner: string,

@@ -1,6 +1,6 @@
 /**
- * Converts ids to keys of a table, and has the expressions that differ between databases. Characters that a database
- * may refuse are escaped, and keys have the same order in every database.
+ * Converts ids to table keys, and contains the expressions that differ between databases. Characters a database may
+ * refuse are escaped, and keys have the same order in every database.
  *
  * @since 0.1.0
  */
@@ -11,12 +11,12 @@ import * as Json from "../../internal/json.ts"
 export { escaped as keyOf, unescaped as idOf } from "../../internal/json.ts"
 
 /**
- * Returns the prefix of the keys of all ids with this prefix. A prefix that ends inside a surrogate pair is shortened
- * to the character before it.
+ * Returns the key prefix for all ids with this prefix. A prefix ending inside a surrogate pair is shortened by the
+ * half.
  */
 export const prefixOf = (prefix: string): string => Json.escaped(prefix.replace(/[\ud800-\udbff]$/, ""))
 
-/** Returns the smallest key behind all keys with a prefix, or nothing where each later key has it. */
+/** Returns the smallest key after all keys with a prefix, or `undefined` if every later key has the prefix. */
 const behind = (prefix: string): string | undefined => {
   const points = Array.from(prefix, (character) => character.codePointAt(0) ?? 0)
   while (points.at(-1) === 0x10ffff) points.pop()
@@ -25,7 +25,7 @@ const behind = (prefix: string): string | undefined => {
   return last === undefined ? undefined : String.fromCodePoint(...points, last === 0xd7ff ? 0xe000 : last + 1)
 }
 
-/** The condition of the keys with a prefix, in byte order, so that an index has them in a row. */
+/** Condition for keys with a prefix, in byte order, so that an index has them in a row. */
 export const isPrefixed = (sql: SqlClient.SqlClient, column: string, prefix: string): Statement.Fragment => {
   const id = ordered(sql, column)
   const end = behind(prefix)
@@ -33,15 +33,13 @@ export const isPrefixed = (sql: SqlClient.SqlClient, column: string, prefix: str
 }
 
 /**
- * A column of ids in byte order, as SQLite compares them. A Postgres database may order by a language, which
- * separates ids with the same prefix.
+ * Returns an id column in byte order, as SQLite compares ids. A Postgres database may order by language, separating ids
+ * with the same prefix.
  */
 export const ordered = (sql: SqlClient.SqlClient, column: string): Statement.Fragment =>
   sql.onDialectOrElse({ pg: () => sql.literal(`${column} COLLATE "C"`), orElse: () => sql.literal(column) })
 
-/**
- * The time of the database, in milliseconds since 1970. In Postgres `now()` would be the start of the transaction.
- */
+/** Database time, in milliseconds since 1970. In Postgres `now()` would return the transaction's start. */
 export const now = (sql: SqlClient.SqlClient): Statement.Fragment =>
   sql.onDialectOrElse({
     pg: () => sql.literal("FLOOR(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)"),
@@ -49,7 +47,7 @@ export const now = (sql: SqlClient.SqlClient): Statement.Fragment =>
   })
 
 /**
- * The condition of the journals with work left. It makes Postgres search the index: it does so only by a value that it
- * computes once, which a subquery is, and it expects few rows between two values.
+ * Condition for journals with remaining work, written to make Postgres search the index. Postgres does so only by a
+ * value computed once, such as a subquery, and expects few rows between two values.
  */
 export const isDue = (sql: SqlClient.SqlClient): Statement.Fragment => sql`due BETWEEN 0 AND (SELECT ${now(sql)})`

@@ -1,5 +1,5 @@
 /**
- * The tables of the store.
+ * Tables of the store.
  *
  * @since 0.1.0
  */
@@ -10,9 +10,9 @@ import * as Keys from "./keys.ts"
 const tables = Effect.gen(function*() {
   const sql = yield* SqlClient.SqlClient
   const id = Keys.ordered(sql, "id")
-  // Stores the summary as JSON. The fields by which sessions are found have columns, and these win: a submitted message
-  // changes `next` alone. `since` is the time since which `next` holds. `due` is the time from which on the session is
-  // unfinished: 0 where work is left, and the first expiry where it waits. `name` is that of the last named append.
+  // Stores the summary as JSON. The fields used to find sessions have columns, which take precedence: a submitted
+  // message changes only `next`. `since` is when `next` began to hold. `due` is when the session becomes unfinished: 0
+  // with remaining work, otherwise the first expiry while it waits. `name` belongs to the last named append.
   yield* sql`CREATE TABLE heddle_journals (
     id TEXT NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -36,7 +36,7 @@ const tables = Effect.gen(function*() {
     owner TEXT NOT NULL,
     until DOUBLE PRECISION NOT NULL
   )`
-  // The key of the table has the order of the database, which Postgres chooses.
+  // The table's key follows the database order, chosen by Postgres.
   yield* sql.onDialectOrElse({
     pg: () => sql`CREATE INDEX heddle_journals_by_id ON heddle_journals (${id})`,
     orElse: () => Effect.void
@@ -44,5 +44,5 @@ const tables = Effect.gen(function*() {
   yield* sql`CREATE INDEX heddle_journals_unfinished ON heddle_journals (due, ${id}) WHERE due IS NOT NULL`
 })
 
-/** The migrations by their names, which begin with their numbers. */
+/** Migrations by name, each beginning with its number. */
 export const all = { "1_tables": tables }

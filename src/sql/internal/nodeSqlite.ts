@@ -1,11 +1,11 @@
 /**
- * The part of `node:sqlite` that the client uses. The module is loaded at run time: in a runtime without it, a
- * program that only imports this package still starts, and connecting fails with an error that names the requirement.
+ * The used subset of `node:sqlite`, loaded at run time. In a runtime without the module, a program merely importing
+ * this package still starts, and connecting fails with an error naming the requirement.
  */
 import * as Effect from "effect/Effect"
 import { ConnectionError, SqlError } from "effect/sql/SqlError"
 
-/** A prepared statement. The optional methods came after Node 22.13. */
+/** A prepared statement. The optional methods are newer than Node 22.13. */
 export interface Statement {
   readonly all: (...parameters: ReadonlyArray<unknown>) => ReadonlyArray<object>
   readonly run: (...parameters: ReadonlyArray<unknown>) => object
@@ -15,7 +15,7 @@ export interface Statement {
   readonly columns?: () => ReadonlyArray<unknown>
 }
 
-/** An open database. `isTransaction` came with Node 22.16. */
+/** An open database. Node 22.16 added `isTransaction`. */
 export interface Database {
   readonly close: () => void
   readonly exec: (sql: string) => void
@@ -27,14 +27,14 @@ interface NodeSqlite {
   readonly DatabaseSync: new(filename: string) => Database
 }
 
-/** The part of `node:fs` that creates a file. */
+/** The subset of `node:fs` used to create a file. */
 interface NodeFiles {
   readonly closeSync: (file: number) => void
   readonly openSync: (filename: string, flags: "wx", mode: number) => number
 }
 
 interface Process {
-  /** Runtimes similar to Node report its version and their own. */
+  /** Runtime versions. Runtimes similar to Node report Node's version and their own. */
   readonly versions?: { readonly bun?: string; readonly deno?: string; readonly node?: string }
   readonly getBuiltinModule?: (name: string) => unknown
 }
@@ -47,7 +47,7 @@ const nameOf = ({ bun, deno, node }: NonNullable<Process["versions"]>): string =
 
 const processOf = (): Process | undefined => (globalThis as { readonly process?: Process }).process
 
-/** Loads `node:sqlite`, or fails with an error that names the runtimes which have it, and this one. */
+/** Loads `node:sqlite`, or fails with an error naming this runtime and the runtimes that include the module. */
 export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() => {
   const process = processOf()
   const found = process?.getBuiltinModule?.("node:sqlite") as NodeSqlite | undefined
@@ -57,7 +57,7 @@ export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() => {
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
 })
 
-/** Returns the path of the file that SQLite creates for this name, if it creates one. */
+/** Returns the path SQLite creates for this name, if any. */
 const pathOf = (filename: string): string | undefined => {
   if (filename === "" || filename === ":memory:") return undefined
   const uri = /^file:(?:\/\/[^/]*)?([^?#]*)(?:\?([^#]*))?/.exec(filename)
@@ -69,8 +69,8 @@ const pathOf = (filename: string): string | undefined => {
 }
 
 /**
- * Creates the file of a database for its owner alone, unless it exists. SQLite gives the files beside it the same mode.
- * An existing file is not opened: to close it would release the locks that another connection of this process has.
+ * Creates a database file readable only by its owner, unless it exists. SQLite gives its files beside it the same mode.
+ * An existing file is not opened, because closing it would release locks held by other connections in this process.
  */
 export const create = (filename: string): void => {
   const files = processOf()?.getBuiltinModule?.("node:fs") as NodeFiles | undefined
