@@ -1,18 +1,18 @@
 /**
- * Sessions on a cluster of processes, over the cluster of Effect. Each session has one owner at a time: the process
- * whose runner has its shard. Any process sends it commands through a `SessionClient`. Commands wait for an owner,
- * and are carried out by the next one if the owner is killed. The journal in the store records what has happened; the
- * cluster only decides who continues it.
+ * Runs sessions on a cluster of processes, using Effect's cluster. Each session has one owner at a time: the process
+ * whose runner has its shard. Any process can send it commands through a `SessionClient`. Commands wait for an owner;
+ * if the owner is killed, the next owner carries them out. The store's journal records what has happened, and the
+ * cluster only decides who continues.
  *
  * **Details**
  *
- * Two processes may believe that they own a session, for example when a frozen one wakes up. The journal decides: the
- * first record of the new owner changes its version, every later append of the old one is refused, and its run is
- * stopped there. An effect under way in the frozen process may still happen; `idempotencyKey` and `lookUp` exist for
- * this.
+ * Two processes may both believe they own a session, for example after a frozen process wakes up. The journal decides:
+ * the new owner's first record changes its version. Every later append from the old owner is refused, which stops the
+ * old owner's run. An effect already running in the frozen process may still happen; for such effects, use
+ * `idempotencyKey` and `lookUp`.
  *
- * The modules of Effect that this module uses are marked unstable, and may change in a minor version of Effect.
- * Nothing in `heddle` itself imports them.
+ * This module uses Effect modules marked unstable, which may change in a minor version of Effect. Nothing in `heddle`
+ * itself imports them.
  *
  * @since 0.1.0
  */
@@ -54,21 +54,19 @@ export interface Options<
   REvent = R
 > {
   /**
-   * Returns the options of the next run of a session: its tools, its system prompt, its limits, and the limit of its
-   * resumptions. Every runner of a cluster has to return the same. It is called before each run, with the current
-   * session.
+   * Returns the options for a session's next run: tools, system prompt, limits, and the limit on resumptions. Every
+   * runner in a cluster must return the same options. The runner calls it before each run, with the current session.
    */
   readonly run: (kept: Session.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
   /**
-   * Duration of an owner's claim unless it is renewed, in addition to the lock on its shard. `"5 seconds"` by
-   * default, which is the duration of the locks in {@link transport}. At least three times the longest pause of a
-   * process.
+   * Duration of an owner's claim unless renewed, in addition to its shard lock. `"5 seconds"` by default, equal to the
+   * lock duration in {@link transport}. Choose at least three times a process's longest pause.
    */
   readonly term?: Duration.Input
 }
 
 /**
- * The runner of this process, for a health check.
+ * Runner of this process, for a health check.
  *
  * @category services
  * @since 0.1.0
@@ -76,8 +74,8 @@ export interface Options<
 export class Runner extends Context.Service<Runner, Owners.Owner>()("heddle/cluster/Runner") {}
 
 /**
- * The health of the runner: how many sessions it drives, whether it lost claims lately, and whether it is leaving. It
- * is ready unless it is leaving or the store did not answer its last command.
+ * Runner health: driven sessions, recently lost claims, and whether the runner is leaving. It is ready unless it is
+ * leaving or the store did not answer its last command.
  *
  * **Example** (A runner that has nothing to do)
  *
@@ -103,9 +101,9 @@ export class Runner extends Context.Service<Runner, Owners.Owner>()("heddle/clus
 export const ready: Effect.Effect<Owners.Health, never, Runner> = Effect.flatMap(Runner, ({ health }) => health)
 
 /**
- * Makes this process an owner of sessions: it runs the sessions whose shards its runner has. Provide it with a
- * cluster (`NodeClusterHttp.layer` of `@effect/platform-node`, with {@link transport}), a store that every process
- * reaches, and an adapter.
+ * Makes this process a session owner, running the sessions in its runner's shards. Provide it with a cluster
+ * (`NodeClusterHttp.layer` from `@effect/platform-node`, with {@link transport}), a store every process can reach, and
+ * an adapter.
  *
  * **Example** (A cluster of one process, in memory)
  *
@@ -157,9 +155,9 @@ export const layer = <
       const runner = new Owners.Owner(yield* Effect.context<never>())
       yield* Layer.build(
         Protocol.SessionEntity.toLayer(Owner.make(Commands.make({ run, term, runner })), {
-          // The feed and a stop do not wait for the commands before them.
+          // The feed and a stop do not wait for earlier commands.
           concurrency: "unbounded",
-          // A defect of a run answers its command. Otherwise the entity would start the run again forever.
+          // A defect in a run answers its command. Otherwise the entity would restart the run forever.
           disableFatalDefects: true
         })
       )
@@ -169,16 +167,15 @@ export const layer = <
   )
 
 /**
- * Makes `Server.layer` of `heddle/server` one server of many processes: the process whose runner has the shard of
- * a session drives it. Any other one passes on what it is asked for, and sends its client what the owner sends, deltas
- * and all. Provide it to `Server.layer` in each process, with a cluster (`NodeClusterHttp.layer` of
+ * Combines `Server.layer` from `heddle/server` in many processes into one server: the process whose runner has a
+ * session's shard drives the session. Any other process forwards requests, and sends its client everything the owner
+ * sends, including deltas. Provide it to `Server.layer` in each process, with a cluster (`NodeClusterHttp.layer` from
  * `@effect/platform-node`, with {@link transport}).
  *
  * **Details**
  *
- * The claims of the store keep the sessions safe, with and without it. Where the owner does not answer within a
- * second, the process that was asked drives the session itself; where the owner is silent for 20 seconds, its reader
- * has the journal.
+ * The store's claims keep sessions safe, with and without this layer. If the owner does not answer within a second, the
+ * asked process drives the session itself. If the owner is silent for 20 seconds, its reader falls back to the journal.
  *
  * **Example** (A server on a cluster of one process, in memory)
  *
@@ -217,14 +214,14 @@ export const layer = <
 export const servers: Layer.Layer<never, never, Sharding.Sharding> = Layer.effect(Peers.Peers, ServerEntity.make)
 
 /**
- * The address of a runner.
+ * Address of a runner.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Address {
   /**
-   * Host name or address by which the other processes reach the runner. The ports have no authentication: keep them
+   * Host name or address at which other processes reach the runner. The ports have no authentication: keep them
    * private.
    */
   readonly host: string
@@ -240,45 +237,44 @@ export interface Address {
  */
 export interface TransportOptions {
   /**
-   * Longest time that calls under way have to end when an owner is asked to leave (`SIGTERM`, or its shard moves). A
-   * call that is still under way then is interrupted, and the next owner treats it as a call whose effect is unknown.
-   * The process takes at most 10 seconds more to leave. A number is milliseconds. `"20 seconds"` by default.
+   * Maximum time for running calls to end when an owner is asked to leave (`SIGTERM`, or a moving shard). The owner
+   * then interrupts the remaining calls, and the next owner treats their effects as unknown. The process takes at most
+   * 10 more seconds to leave. A number is milliseconds. `"20 seconds"` by default.
    */
   readonly drain?: Duration.Input
 }
 
 /**
- * Settings of the connections in a cluster and of the time until another runner takes over, for {@link transport}.
+ * Settings for cluster connections and the takeover time, for {@link transport}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Transport {
   /**
-   * Sends frames immediately. Over a plain socket, which waits to fill its packets, live events are 65 to 104 ms
+   * Sends frames immediately. Over a plain socket, which waits to fill its packets, live events arrive 65 to 104 ms
    * late.
    */
   readonly transport: "websocket"
-  /** The settings of `ShardingConfig` that determine the time until another runner takes over. */
+  /** Settings from `ShardingConfig` that determine the takeover time. */
   readonly shardingConfig: Partial<ShardingConfig.ShardingConfig["Service"]>
 }
 
 /**
- * Returns the options of `NodeClusterHttp.layer` with measured settings: another runner takes over 3 to 6 seconds
- * after a kill. Pass the address of this runner, or no address and `clientOnly: true` for a process that only sends
- * commands. All processes need the same settings: a client with other settings keeps sending to a dead runner until
- * its own timeout is over.
+ * Returns measured options for `NodeClusterHttp.layer`: another runner takes over 3 to 6 seconds after a kill. Pass
+ * this runner's address, or `clientOnly: true` without an address for a process that only sends commands. All processes
+ * need the same settings: a client with other settings keeps sending to a dead runner until its own timeout.
  *
  * **Details**
  *
- * The lock on a shard expires after 5 seconds and is renewed every 1.5 seconds. Assignments are read every 300 ms,
- * and waiting messages are found within a second. An owner that is asked to leave starts no further call and asks no
- * model. It hands its sessions over as soon as no call of theirs is under way, at the end of `drain` at the latest.
+ * A shard lock expires after 5 seconds and is renewed every 1.5 seconds. Runners read assignments every 300 ms, and
+ * find waiting messages within a second. An owner asked to leave starts no further call and asks no model. It hands its
+ * sessions over once none of their calls is running, at the latest when `drain` ends.
  *
  * **Gotchas**
  *
- * `NodeClusterHttp.layer` also reads environment variables without a prefix, such as `PORT`, and fails where they do
- * not fit.
+ * `NodeClusterHttp.layer` also reads environment variables without a prefix, such as `PORT`, and fails if they are
+ * unsuitable.
  *
  * **Example** (A runner and a client)
  *

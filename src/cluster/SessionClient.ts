@@ -1,7 +1,6 @@
 /**
- * A client of sessions on a cluster: it sends commands to the owner of a session, in whichever process that is, and
- * reads the events of the session. A command waits for an owner, and its run continues without the process that sent
- * it.
+ * A client for sessions on a cluster. It sends commands to a session's owner, in whichever process, and reads the
+ * session's events. A command waits for an owner, and its run continues without the sending process.
  *
  * @since 0.1.0
  */
@@ -33,8 +32,8 @@ import * as Protocol from "./internal/protocol.ts"
 export { CommandError, Connected, Report } from "./internal/protocol.ts"
 
 /**
- * Errors of a command: a {@link CommandError} for a refused command, or an error of the cluster. After a
- * `PersistenceError` the command was not stored, and may be sent again under its id.
+ * Errors of a command: a {@link CommandError} for a refused command, or a cluster error. After a `PersistenceError` the
+ * command was not stored; it may be sent again under the same id.
  *
  * @category errors
  * @since 0.1.0
@@ -54,8 +53,8 @@ export type ClientError =
  */
 export interface CommandOptions {
   /**
-   * The id of the command. A command that is sent again under its id, by any process, is carried out once and returns
-   * the same answer. A new id by default.
+   * Command id. A command sent again under the same id, by any process, is carried out once and returns the same
+   * answer. By default the client makes a new id.
    */
   readonly command?: string
 }
@@ -68,14 +67,13 @@ export interface CommandOptions {
  */
 export interface ReplyOptions extends CommandOptions {
   /**
-   * Treatment of calls that still wait for an answer: `"deny"` answers them as denied, as with `Session.reply`. By
-   * default the command is refused while an approval is pending.
+   * Treatment of calls still waiting for an answer: `"deny"` answers them as denied, as in `Session.reply`. By default
+   * the command is refused while an approval is pending.
    */
   readonly pending?: "deny"
   /**
-   * The version of the journal that the user has seen, from a {@link Report} or from {@link Connected}. The message
-   * answers the one open question if that version contains the question. Otherwise, and by default, it waits until
-   * the question is answered.
+   * Journal version the user has seen, from a {@link Report} or from {@link Connected}. The message answers the open
+   * question if that version contains the question. Otherwise, and by default, it waits until the question is answered.
    */
   readonly after?: number
 }
@@ -95,22 +93,20 @@ export interface ApproveOptions extends CommandOptions, Pick<Session.ApproveOpti
  * @since 0.1.0
  */
 export interface DenyOptions extends CommandOptions {
-  /** The reason, as the model reads it. */
+  /** Reason shown to the model. */
   readonly reason?: string
 }
 
 /**
- * The receipt of a stop.
+ * Receipt of a stop.
  *
  * @category models
  * @since 0.1.0
  */
 export interface StopReceipt {
-  /** The id of the request, for `Session.receipt`. Left out where no run was open. */
+  /** Request id, for `Session.receipt`. Undefined if no run was open. */
   readonly id?: string
-  /**
-   * The version of the journal that contains the request. From here on the stop is honoured, even if the owner dies.
-   */
+  /** Journal version containing the request. From this version on the stop is honoured, even if the owner dies. */
   readonly accepted: number
   /** Waits until the run has ended, and reports what became of its calls. */
   readonly ended: Effect.Effect<Session.StopReport, Journal.StoreError>
@@ -124,95 +120,89 @@ export interface StopReceipt {
  */
 export interface Reported {
   readonly _tag: "Reported"
-  /** The session after the command. */
+  /** Session after the command. */
   readonly report: Protocol.Report
 }
 
 /**
- * Commands of a client. Each succeeds once the run that it leads to has ended or waits for an answer. The run
- * continues if the caller is interrupted before that.
+ * Commands of a client. Each succeeds once its run has ended or waits for an answer. If the caller is interrupted
+ * earlier, the run continues.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Service {
-  /**
-   * Adds a message of the user. Creates the session if it does not exist, and continues a session whose last run
-   * failed.
-   */
+  /** Adds a user message. Creates a missing session, and continues a session whose last run failed. */
   readonly reply: (
     id: string,
     content: Message.Content,
     options?: ReplyOptions
   ) => Effect.Effect<Protocol.Report, ClientError>
-  /**
-   * Answers a question by the id of its call, or gives the result of a manual call. The answer is sent as plain JSON.
-   */
+  /** Answers a question by call id, or supplies a manual call's result. The answer is sent as plain JSON. */
   readonly answer: (
     id: string,
     toolCallId: string,
     value: unknown,
     options?: CommandOptions
   ) => Effect.Effect<Protocol.Report, ClientError>
-  /** Approves a call that waits for an approval. */
+  /** Approves a call waiting for approval. */
   readonly approve: (
     id: string,
     toolCallId: string,
     options?: ApproveOptions
   ) => Effect.Effect<Protocol.Report, ClientError>
-  /** Denies a call that waits for an approval. */
+  /** Denies a call waiting for approval. */
   readonly deny: (id: string, toolCallId: string, options?: DenyOptions) => Effect.Effect<Protocol.Report, ClientError>
-  /** Makes the owner do the work that is left in a session and that no command on the cluster waits for. */
+  /** Makes the owner do a session's remaining work, for which no cluster command waits. */
   readonly resume: (id: string, options?: CommandOptions) => Effect.Effect<Protocol.Report, ClientError>
   /**
-   * Asks the run of a session to stop. Succeeds when the request is in the journal; the owner, or the next one,
-   * honours it. `ended` of the receipt waits for the end of the run, and names its calls. Without a run nothing is
-   * stopped. With `call` that call alone is stopped, and the run continues, as `Session.stop` says.
+   * Asks a session's run to stop. Succeeds once the journal contains the request; the current or next owner honours the
+   * stop. The receipt's `ended` waits for the run's end and names its calls. Without a run it stops nothing. With
+   * `call` it stops only that call, and the run continues, as in `Session.stop`.
    */
   readonly stop: (
     id: string,
     options?: Session.RunStopOptions
   ) => Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError>
   /**
-   * Submits a message, as `Session.submit` does: its `mode` says which run gets it. Succeeds when the message is in the
-   * journal. The owner looks for it at once, and replies to a message that no run under way gets. `Session.receipt`
-   * returns its outcome.
+   * Submits a message, as `Session.submit` does; `mode` chooses the run that gets the message. Succeeds once the
+   * journal contains the message. The owner looks for it at once, and replies to a message no current run takes.
+   * `Session.receipt` returns its outcome.
    */
   readonly submit: <E = never>(
     id: string,
     content: Message.Content,
     options?: Session.SubmitOptions<E>
   ) => Effect.Effect<Session.SubmitReceipt, Protocol.CommandError | Session.SessionError | Journal.StoreError | E>
-  /** Takes a submitted message back, as `Session.withdraw` does. The owner looks for the withdrawal at once. */
+  /** Withdraws a submitted message, as `Session.withdraw` does. The owner looks for the withdrawal at once. */
   readonly withdraw: (
     id: string,
     messageId: string,
     options?: Session.StopOptions
   ) => Effect.Effect<boolean, Protocol.CommandError | Journal.StoreError>
   /**
-   * Sends a command of the session once its feed is connected, and returns the live events until the command has been
-   * carried out: `Reported` is the last element. Fails as the command fails. The end comes in any case, also where
-   * events are missed because the owner was killed.
+   * Sends a session command once its feed is connected, and returns live events until the command has been carried out:
+   * `Reported` is the last element. Fails as the command fails. The end arrives in any case, even if a killed owner
+   * loses events.
    */
   readonly follow: (
     id: string,
     command: Effect.Effect<Protocol.Report, ClientError>
   ) => Stream.Stream<Event.WireEvent | Protocol.Connected | Reported, ClientError>
   /**
-   * Returns the live events of a session, from its owner and from each later owner. The stream does not end by
-   * itself. `Connected` comes first, after missed events, which the journal contains, and after each command: without
-   * a `requestId` no run is under way. A slow reader does not block the run.
+   * Returns a session's live events, from its current and each later owner. The stream does not end by itself.
+   * `Connected` comes first, after missed events (contained in the journal), and after each command; without a
+   * `requestId` no run is active. A slow reader does not block the run.
    */
   readonly events: (id: string) => Stream.Stream<Event.WireEvent | Protocol.Connected, ClientError>
   /**
-   * Removes the commands of a session, including their messages, from the tables of the cluster, which otherwise keep
-   * them forever. Their ids are forgotten: a command that is sent again is carried out again. The journal does not
-   * change.
+   * Removes a session's commands and their messages from the cluster tables, which otherwise keep them forever. Their
+   * ids are forgotten: a command sent again is carried out again. The journal does not change.
    */
   readonly forget: (id: string) => Effect.Effect<void, ClientError>
 }
 
-/** The options of a command of any kind. */
+/** Options of any command. */
 const knownOptions = {
   command: Values.name,
   pending: Values.oneOf("deny"),
@@ -226,7 +216,7 @@ const InputJson = Schema.toCodecJson(Protocol.Input)
 const utf8 = new TextEncoder()
 
 /**
- * Returns the input as plain JSON, as the owner reads it. Refuses an oversized input, which would keep the cluster
+ * Returns the input as plain JSON, as the owner reads it. Refuses an oversized input, which would prevent the cluster
  * from reading anything else.
  */
 const checked = (
@@ -272,8 +262,7 @@ const make = Effect.gen(function*() {
     })
 
   /**
-   * Returns the feed of the current owner. If that owner hands the session over, its feed ends and the next one
-   * begins.
+   * Returns the current owner's feed. When the owner hands the session over, its feed ends and the next feed begins.
    */
   const feed = (address: string): Stream.Stream<Protocol.Fed, ClientError> =>
     entity(address).Feed().pipe(
@@ -281,7 +270,7 @@ const make = Effect.gen(function*() {
       Stream.repeat(Schedule.spaced("100 millis"))
     )
 
-  /** Returns an element of the feed as its reader sees it. */
+  /** Converts a feed element for its reader. */
   const read = (fed: Protocol.Fed): Event.WireEvent | Protocol.Connected =>
     fed._tag === "Fed" ? Event.fromWire(fed.event) : { ...fed, _tag: "Connected" }
 
@@ -299,10 +288,10 @@ const make = Effect.gen(function*() {
         return Effect.forkIn(Deferred.into(own, answer), scope)
       })
       let report: Protocol.Report | undefined
-      /** The version up to which all events have been read. */
+      /** Version up to which all events have been read. */
       let version = -1
       const elementsOf = (element: Protocol.Fed | Protocol.Report) => {
-        // A gap leaves the version as it is: the events behind it are still to come.
+        // A gap leaves the version unchanged, since its following events are still to come.
         if (!("_tag" in element)) {
           report = element
         } else if (element._tag === "Connected" || element._tag === "Settled") {
@@ -324,8 +313,8 @@ const make = Effect.gen(function*() {
     }))
 
   /**
-   * Asks for a stop through the journal, and makes the owner look for it at once. If the owner does not answer, the
-   * journal tells when the run has ended.
+   * Requests a stop through the journal, and makes the owner look for the request at once. If the owner does not
+   * answer, the journal shows when the run has ended.
    */
   const stop = (
     id: string,
@@ -342,7 +331,7 @@ const make = Effect.gen(function*() {
       }
     })
 
-  /** Makes the owner look at the journal, and does what the journal leaves to it. The sender waits for neither. */
+  /** Makes the owner look at the journal, then does any work the journal leaves. The sender waits for neither. */
   const looked = (address: string, then: Effect.Effect<unknown, unknown>) => {
     const look = entity(address).Look().pipe(Effect.timeout("10 seconds"), Effect.ignore)
     return Effect.forkIn(Effect.ignore(Effect.andThen(look, then)), scope, { startImmediately: true })
@@ -404,7 +393,7 @@ const make = Effect.gen(function*() {
 })
 
 /**
- * The client of sessions on a cluster.
+ * Client for sessions on a cluster.
  *
  * **Example** (An approval that is given from elsewhere)
  *
@@ -447,7 +436,7 @@ const make = Effect.gen(function*() {
 export class SessionClient extends Context.Service<SessionClient, Service>()("heddle/cluster/SessionClient") {}
 
 /**
- * Provides the client over the cluster that this process is part of, as a runner or with `clientOnly: true`.
+ * Provides the client over this process's cluster, as a runner or with `clientOnly: true`.
  *
  * **Example** (The live events of a command)
  *

@@ -1,8 +1,7 @@
 /**
- * Carries out the commands of a session in its owner. The session is run under a claim: first the work that an
- * earlier owner left unfinished, then the command, unless the journal already contains it, and then the work that
- * follows from it. An owner that is asked to leave is interrupted: it starts nothing more, and first lets the calls
- * under way end.
+ * Carries out a session's commands in its owner. The session runs under a claim: first the work an earlier owner left
+ * unfinished, then the command unless the journal already contains it, then the resulting work. An owner asked to leave
+ * is interrupted: it starts nothing more, and first lets running calls end.
  *
  * @since 0.1.0
  */
@@ -31,19 +30,19 @@ type Settling = Extract<Protocol.Input, { readonly _tag: "Answer" | "Approve" | 
 
 type Saying = Extract<Protocol.Input, { readonly _tag: "Say" }>
 
-/** Settings of the runs of sessions. */
+/** Settings for session runs. */
 export interface Settings<T extends Tools, E, R, RHalt, REvent> {
-  /** Returns the options of the next run of a session. */
+  /** Returns the options for a session's next run. */
   readonly run: (kept: Session.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
-  /** Duration of a claim unless it is renewed. */
+  /** Claim duration unless renewed. */
   readonly term: Duration.Input
-  /** Collects the health of the runner. */
+  /** Collects the runner's health. */
   readonly runner: Owners.Owner
 }
 
-/** The driver of one session in one owner. */
+/** Driver of one session in one owner. */
 interface Driver<R> {
-  /** Carries a command out, once. The commands of a session wait for each other. */
+  /** Carries a command out, once. A session's commands wait for each other. */
   readonly carryOut: (command: Protocol.Command) => Effect.Effect<Session.Kept, unknown, R>
   /** Makes the current run look for its stop, and waits for its end. */
   readonly stopped: Effect.Effect<void, Journal.StoreError, Session.Store>
@@ -53,18 +52,18 @@ interface Driver<R> {
 
 /** A session in one owner. */
 export interface Owned {
-  /** The id of the session. */
+  /** Session id. */
   readonly id: string
-  /** The name of the owner. */
+  /** Owner name. */
   readonly owner: string
-  /** Longest time that calls under way have to end when the owner is asked to leave, in milliseconds. */
+  /** Maximum time for running calls to end when the owner is asked to leave, in milliseconds. */
   readonly drainMillis: number
 }
 
-/** Creates the driver of one session, which publishes what it does to a feed. */
+/** Creates a session's driver, which publishes its work to a feed. */
 export type Make<R> = (session: Owned, feed: Pick<Feeds.Feed, "publish" | "settle">) => Driver<R | Session.Store>
 
-/** Returns the session after a call has its answer. The same command counts once. */
+/** Returns the session after answering a call. The same command counts once. */
 const settled = (session: Session.Session, command: string, input: Settling, tools: Tools | undefined) => {
   switch (input._tag) {
     case "Answer":
@@ -80,8 +79,8 @@ const settled = (session: Session.Session, command: string, input: Settling, too
 }
 
 /**
- * Returns the version of the journal from which on a suspension is open. Reads the journal, since a message rarely
- * meets one.
+ * Returns the journal version at which a suspension opened. It reads the journal, since a message rarely meets a
+ * suspension.
  */
 const openSince = (id: string, { id: own, path: [outer] = [], toolCall }: Event.Suspension) =>
   Effect.flatMap(Session.Store, (store) =>
@@ -95,21 +94,20 @@ const openSince = (id: string, { id: own, path: [outer] = [], toolCall }: Event.
           : since
     ))
 
-/** A command whose run failed is sent again: it fails with the error of that run, which the journal has. */
+/** Reports a repeated command whose run failed: it fails with the run's recorded error. */
 export class RepeatedFailure extends Data.TaggedError("RepeatedFailure")<{ readonly error: Journal.RunError }> {}
 
-/** Tells whether the store is unavailable. */
+/** Returns `true` if the store is unavailable. */
 const isAway = (error: unknown): boolean => error instanceof Journal.StoreError && error.reason === "unavailable"
 
 /**
- * Tells whether an error is transient: the store is unavailable, another owner still holds the claim, or another
- * writer was faster. The session is then claimed and read again, and the command is carried out unless it already
- * was.
+ * Returns `true` for a transient error: the store is unavailable, another owner still holds the claim, or another
+ * writer was faster. The session is then claimed and read again, and the command carried out unless already done.
  */
 const isPassing = (error: unknown): boolean =>
   isAway(error) || error instanceof Journal.SessionClaimed || error instanceof Journal.SessionConflict
 
-/** The claim that commands are carried out under, and the end of the current run or command. */
+/** Claim for carrying out commands, and the end of the current run or command. */
 class Turn {
   readonly claim: Journal.HeldClaim
   private end = Deferred.makeUnsafe<void>()
@@ -128,7 +126,7 @@ class Turn {
   })
 }
 
-/** Creates the drivers of sessions with these settings. */
+/** Creates session drivers with these settings. */
 export const make = <const T extends Tools = [], E = never, R = never, RHalt = never, REvent = never>(
   { run, runner, term }: Settings<T, E, R, RHalt, REvent>
 ): Make<Adapter.Adapter | Tool.Services<T[number]> | R | RHalt | REvent> =>
@@ -144,14 +142,14 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
         : publish(event)
     )
 
-  /** Does the work that is left. What is left by an owner that is leaving is not done: it waits to be interrupted. */
+  /** Does the remaining work. A leaving owner does none of it: it waits to be interrupted. */
   const driven = (claimed: Session.Claimed) =>
     Effect.flatMap(
       Session.drive(claimed, { run, onEvent: published }),
       (kept) => kept.claim.isLeaving ? Effect.never : Effect.succeed(kept)
     )
 
-  /** Runs work under a claim. Before it is interrupted, the calls under way have the time of the drain to end. */
+  /** Runs work under a claim. Before interruption, running calls have the drain time to end. */
   const leaving = <A, E, R>(claim: Journal.HeldClaim, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
     Effect.uninterruptibleMask((restore) =>
       Effect.flatMap(Effect.forkChild(restore(work)), (fiber) =>
@@ -162,7 +160,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
     )
 
   /**
-   * Tells whether a message waits: a call is open that no message answers, or a question that its sender has not
+   * Returns `true` if a message must wait: a call is open that no message answers, or a question its sender has not
    * seen.
    */
   const mustWait = (kept: Session.Kept, { after = 0, pending }: Saying) => {
@@ -174,7 +172,7 @@ export const make = <const T extends Tools = [], E = never, R = never, RHalt = n
       : Effect.map(openSince(id, question), (since) => after < since)
   }
 
-  /** Adds a message, recorded under the id of the command, which is taken once. */
+  /** Adds a message, recorded under the command id, which can be taken once. */
   const saying = (kept: Session.Kept, command: string, input: Saying) =>
     Effect.gen(function*() {
       const { message: { content }, pending } = input

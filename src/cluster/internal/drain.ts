@@ -1,6 +1,6 @@
 /**
- * The time that an owner has to leave: calls under way end in the first part of it, the drain. In the rest, interrupted
- * calls end and the claim is given back.
+ * The time an owner has to leave. In the first part, the drain, running calls end. In the rest, interrupted calls end
+ * and the claim is released.
  *
  * @since 0.1.0
  */
@@ -8,17 +8,17 @@ import * as Duration from "effect/Duration"
 import * as Option from "effect/Option"
 import * as Settings from "../../internal/ask/options.ts"
 
-/** Default of the drain. */
+/** Default drain. */
 export const standard: Duration.Input = "20 seconds"
 
-/** The grace period of the calls, and as long to give the claim back. */
+/** Grace period of the calls, and the same time again to release the claim. */
 const rest = Duration.times(Duration.fromInputUnsafe(Settings.defaultGrace), 2)
 
-/** Returns the time that an owner has to leave, with this drain. */
+/** Returns the time an owner has to leave, with this drain. */
 export const termination = (drain: Duration.Input): Duration.Duration =>
   Duration.sum(Duration.fromInputUnsafe(drain), rest)
 
-/** Returns the drain of an owner that has this time to leave, in milliseconds. */
+/** Returns an owner's drain in milliseconds, given the time it has to leave. */
 export const within = (termination: Option.Option<Duration.Input>): number =>
   Option.match(termination, {
     onNone: () => Duration.toMillis(Duration.fromInputUnsafe(standard)),

@@ -1,6 +1,6 @@
 /**
- * The live events of a session, for any number of readers in any process. Readers do not block the run: one that
- * falls behind misses events, and the feed tells it so.
+ * Publishes a session's live events to any number of readers in any process. Readers do not block the run: a slow
+ * reader misses events, and the feed reports the gap.
  *
  * @since 0.1.0
  */
@@ -13,26 +13,26 @@ import * as Journal from "../../Journal.ts"
 import * as Session from "../../Session.ts"
 import type * as Protocol from "./protocol.ts"
 
-/** Number of events that a reader may be behind. */
+/** Number of events a reader may lag behind. */
 const capacity = 4096
 
-/** An element as it is sent, or nothing for one that its readers miss. */
+/** A numbered element to send, or `undefined` for an element its readers miss. */
 interface Numbered {
   readonly number: number
   readonly fed: Protocol.Fed | undefined
 }
 
-/** The feed of one session. */
+/** Feed of one session. */
 export interface Feed {
   /** Publishes an event to the current readers. */
   readonly publish: (event: Event.Event) => Effect.Effect<void>
-  /** Publishes that a command has been carried out, with the session after it unless it failed. */
+  /** Publishes a carried-out command, with the session after it unless it failed. */
   readonly settle: (kept: Session.Kept | undefined) => Effect.Effect<void>
   /** Live events from the first pull on. */
   readonly events: Stream.Stream<Protocol.Fed>
 }
 
-/** Returns the version of a journal, and the run in it that has not ended. */
+/** Returns a journal's version and its unfinished run. */
 const pointOf = (kept: Session.Kept | undefined): Protocol.Point => ({
   version: kept?.version ?? 0,
   ...(kept?.interrupted === undefined ? {} : { requestId: kept.interrupted.requestId })
@@ -42,12 +42,12 @@ const pointOf = (kept: Session.Kept | undefined): Protocol.Point => ({
 export const make = (id: string): Effect.Effect<Feed, never, Session.Store> =>
   Effect.gen(function*() {
     const store = yield* Session.Store
-    // A connection has the size limit of a record.
+    // A connection has a record's size limit.
     const maxBytes = yield* Journal.MaxRecordBytes
     const hub = yield* PubSub.sliding<Numbered>(capacity)
     let last = 0
     let readers = 0
-    // Nothing can be said of a damaged journal: 0 makes the reader read it.
+    // A damaged journal has no known point: 0 makes the reader read the journal.
     const point = Session.load(id).pipe(
       Effect.retry({ while: ({ reason }) => reason === "unavailable", schedule: Schedule.spaced("250 millis") }),
       Effect.map(pointOf),
@@ -67,7 +67,7 @@ export const make = (id: string): Effect.Effect<Feed, never, Session.Store> =>
       })
     const events = Effect.gen(function*() {
       yield* Effect.acquireRelease(Effect.sync(() => readers++), () => Effect.sync(() => readers--))
-      // Subscribes before the journal is read, so that an event in between is in both and never in neither.
+      // Subscribes before reading the journal, so that an event in between appears in both, never in neither.
       const subscription = yield* PubSub.subscribe(hub)
       let next = last + 1
       const fed = Stream.fromSubscription(subscription).pipe(

@@ -1,6 +1,5 @@
 /**
- * Converts ids of sessions to ids of entities: they are escaped for the tables of a cluster, which have room for 255
- * characters.
+ * Converts session ids to entity ids, escaped for cluster tables, which have room for 255 characters.
  *
  * @since 0.1.0
  */
@@ -8,10 +7,10 @@ import * as Effect from "effect/Effect"
 import * as Json from "../../internal/json.ts"
 import * as Protocol from "./protocol.ts"
 
-/** Longest id that fits in the tables of a cluster. */
+/** Maximum id length in cluster tables. */
 const longest = 255
 
-/** Returns the id of a session's entity, if it can have one. */
+/** Returns the id of a session's entity. Fails if the id does not fit. */
 export const entityOf = (session: string, command: string): Effect.Effect<string, Protocol.CommandError> => {
   const id = Json.escaped(session)
   return id.length > 0 && id.length <= longest ? Effect.succeed(id) : Effect.fail(

@@ -1,7 +1,7 @@
 /**
- * The owner of a session: the one entity that runs it, on the runner that has its shard. Commands are carried out in
- * order; the feed and a stop do not wait for them. Everything that happens is in the journal, so the next owner needs
- * nothing from this one.
+ * Owns a session: the only entity running it, on the runner with its shard. Commands are carried out in order; the feed
+ * and a stop do not wait for commands. The journal contains everything that happens, so the next owner needs nothing
+ * from this owner.
  *
  * @since 0.1.0
  */
@@ -33,7 +33,7 @@ const reportOf = (kept: Session.Kept): Protocol.Report => {
 const refusalOf = (error: unknown): Pick<Protocol.CommandError, "reason" | "detail"> =>
   error instanceof Commands.RepeatedFailure ? error.error : Journal.runErrorOf(error)
 
-/** Creates the handlers of one session. */
+/** Creates a session's handlers. */
 export const make = <R>(drive: Commands.Make<R>) =>
   Effect.gen(function*() {
     const { entityId } = yield* Entity.CurrentAddress
@@ -53,7 +53,7 @@ export const make = <R>(drive: Commands.Make<R>) =>
           ),
           Effect.provideContext(services)
         ),
-      // The stop is already in the journal, where its reader finds the end of the run.
+      // The journal already contains the stop, and its reader finds the run's end there too.
       Stop: () => Effect.provideContext(Effect.ignore(driver.stopped), services),
       Look: () => Effect.provideContext(Effect.ignore(driver.look), services),
       Feed: () => feed.events

@@ -1,9 +1,9 @@
 /**
- * The protocol between clients and owners of sessions: the type of the entity, its requests, and their results.
+ * Protocol between clients and session owners: the entity type, its requests, and their results.
  *
- * A command is persisted: it waits for an owner, is handled at least once and answered once, since its id is its
- * primary key. A stop and the feed concern the current owner and are not persisted: anything that must outlive the
- * owner is in the journal.
+ * A command is persisted: it waits for an owner, and is handled at least once and answered once, because its id is its
+ * primary key. A stop and the feed concern the current owner and are not persisted: anything outliving the owner is in
+ * the journal.
  *
  * @since 0.1.0
  */
@@ -17,23 +17,23 @@ import * as Message from "../../Message.ts"
 import * as Session from "../../Session.ts"
 
 /**
- * The session after a command has been carried out: its run has ended, or waits for an answer.
+ * Session after a carried-out command: its run has ended, or waits for an answer.
  *
  * @category models
  * @since 0.1.0
  */
 export class Report extends Schema.Opaque<Report>()(Schema.Struct({
-  /** The id of the session. */
+  /** Session id. */
   session: Schema.String,
-  /** The version of the journal at which the report was made. */
+  /** Journal version at the time of the report. */
   version: Schema.Int,
-  /** Status of the session. */
+  /** Session status. */
   status: Session.Status,
-  /** The calls that wait for an answer from outside, in call order. */
+  /** Calls waiting for an answer from outside, in call order. */
   suspensions: Schema.Array(Event.Suspension),
-  /** The text of the model's last reply, `""` without one. An open question is in `suspensions`. */
+  /** Text of the model's last reply, `""` without a reply. An open question is in `suspensions`. */
   outputText: Schema.String,
-  /** The typed answer of the last run, encoded. Left out where it has none. */
+  /** Typed answer of the last run, encoded. Undefined without a typed answer. */
   output: Schema.optionalKey(Json.Opaque)
 })) {}
 
@@ -44,18 +44,17 @@ export class Report extends Schema.Opaque<Report>()(Schema.Struct({
  * @since 0.1.0
  */
 export class CommandError extends Schema.TaggedError<CommandError>("heddle/cluster/CommandError")("CommandError", {
-  /** The id of the session. */
+  /** Session id. */
   session: Schema.String,
-  /** The id of the command. */
+  /** Command id. */
   command: Schema.String,
   /**
-   * The reason: that of a `SessionError`, such as `already_answered`; the name of another error, such as
-   * `AdapterError`; `unknown` for an error without a name; or, for a command that was not sent, `invalid_id` for a
-   * session whose id does not fit in the tables of a cluster, `invalid_input` for invalid content, and `too_large` for
-   * more than `Journal.MaxRecordBytes`.
+   * Reason: a `SessionError`'s reason, such as `already_answered`; another error's name, such as `AdapterError`; or
+   * `unknown` for an error without a name. For a command that was never sent: `invalid_id` if the session id does not
+   * fit in the cluster tables, `invalid_input` for invalid content, and `too_large` beyond `Journal.MaxRecordBytes`.
    */
   reason: Schema.String,
-  /** The message of that error. */
+  /** Message of that error. */
   detail: Schema.String
 }) {
   override get message(): string {
@@ -67,26 +66,26 @@ const ofCall = { id: Schema.String }
 
 const Arguments = Schema.Record(Schema.String, Json.Opaque)
 
-/** The request of a command. */
+/** A command's request. */
 export const Input = Schema.Union([
-  /** Adds a message of the user. */
+  /** Adds a user message. */
   Schema.TaggedStruct("Say", {
     message: Message.Message,
     pending: Schema.optionalKey(Schema.Literal("deny")),
-    /** The version of the journal that the sender has seen. */
+    /** Journal version the sender has seen. */
     after: Schema.optionalKey(Schema.Int)
   }),
-  /** Answers a question, or gives the result of a manual call. */
+  /** Answers a question, or supplies a manual call's result. */
   Schema.TaggedStruct("Answer", { ...ofCall, value: Json.Opaque }),
-  /** Approves a call, with its own arguments or with others. */
+  /** Approves a call, with its own or other arguments. */
   Schema.TaggedStruct("Approve", { ...ofCall, arguments: Schema.optionalKey(Arguments) }),
   /** Denies a call. */
   Schema.TaggedStruct("Deny", { ...ofCall, reason: Schema.optionalKey(Schema.String) }),
-  /** Does the work that is left, and adds nothing. */
+  /** Does the remaining work, and adds nothing. */
   Schema.TaggedStruct("Resume", {})
 ])
 
-/** The request of a command. */
+/** A command's request. */
 export type Input = (typeof Input)["Type"]
 
 const Command = Schema.Struct({ command: Schema.String, input: Input })
@@ -94,7 +93,7 @@ const Command = Schema.Struct({ command: Schema.String, input: Input })
 /** A command, with its id. */
 export type Command = (typeof Command)["Type"]
 
-/** Accepts a command, and drives the session until no work is left. */
+/** Accepts a command, and drives the session until no work remains. */
 const Drive = Rpc.make("Drive", {
   payload: Command.fields,
   success: Report,
@@ -104,27 +103,27 @@ const Drive = Rpc.make("Drive", {
   .annotate(ClusterSchema.Persisted, true)
   // A command outlives its sender: interrupting the sender does not stop the run.
   .annotate(ClusterSchema.Uninterruptible, "client")
-  // An owner that is asked to leave hands the command over: the next one carries it out.
+  // An owner asked to leave hands the command over to the next owner.
   .annotate(ClusterSchema.InterruptOnTermination, true)
 
 /** Makes the owner look for a stop in the journal. */
 const Stop = Rpc.make("Stop")
 
-/** Makes the owner look for messages in the journal, and for those that were taken back. */
+/** Makes the owner look for submitted and withdrawn messages in the journal. */
 const Look = Rpc.make("Look")
 
 const pointFields = {
-  /** The version of the journal at that time. */
+  /** Journal version at that time. */
   version: Schema.Int,
-  /** The run that the journal has begun and not ended at that version. Left out where no run is under way. */
+  /** Id of the run open at that version. Undefined if no run is active. */
   requestId: Schema.optionalKey(Schema.String)
 }
 
 /**
  * A point in the feed: the journal contains everything before it, and live events follow. It comes first, after missed
- * events (the session has another owner, or the reader was too slow), and after each command.
+ * events (another owner has the session, or the reader was too slow), and after each command.
  *
- * Where it has no `requestId`, no run is under way: the journal has the end of each.
+ * Without a `requestId`, no run is active: the journal has the end of each.
  *
  * @category models
  * @since 0.1.0
@@ -134,7 +133,7 @@ export class Connected extends Schema.Opaque<Connected>()(Schema.TaggedStruct("C
 /** A point in a feed. */
 export type Point = Omit<Connected, "_tag">
 
-/** An element of a feed: its start, a gap, the end of a command, or an event in its wire form. */
+/** A feed element: its start, a gap, a command's end, or an event in wire form. */
 export const Fed = Schema.Union([
   Connected,
   Schema.TaggedStruct("Missed", pointFields),
@@ -142,12 +141,12 @@ export const Fed = Schema.Union([
   Schema.TaggedStruct("Fed", { event: Schema.Json })
 ])
 
-/** An element of a feed. */
+/** A feed element. */
 export type Fed = (typeof Fed)["Type"]
 
 const Feed = Rpc.make("Feed", { success: Fed, stream: true })
-  // The feed never ends by itself, and must not keep the owner from handing the session over.
+  // The feed never ends by itself, and must not delay the owner's handover.
   .annotate(ClusterSchema.InterruptOnTermination, true)
 
-/** An entity for each session. */
+/** An entity per session. */
 export const SessionEntity = Entity.make("HeddleSession", [Drive, Stop, Look, Feed])

@@ -1,6 +1,6 @@
 /**
- * The servers of a cluster as peers: an entity for each session, on the runner that has its shard. Its requests are not
- * persisted, since the journal has what must outlive the owner.
+ * Connects a cluster's servers as peers: an entity per session, on the runner with its shard. Its requests are not
+ * persisted, since the journal has everything that must outlive the owner.
  *
  * @since 0.1.0
  */
@@ -15,7 +15,7 @@ import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type * as Peers from "../../durable/internal/peers.ts"
 
-/** Takes the session, and tells whether the owner drives it. */
+/** Takes the session. Returns whether the owner drives the session. */
 const Take = Rpc.make("Take", { payload: { failed: Schema.optional(Schema.String) }, success: Schema.Boolean })
 
 /** Reads the session. */
@@ -23,16 +23,16 @@ const Read = Rpc.make("Read", { payload: { request: Schema.Json }, success: Sche
   // A reader follows the session to its next owner.
   .annotate(ClusterSchema.InterruptOnTermination, true)
 
-/** An entity for each session. */
+/** An entity per session. */
 export const ServerEntity = Entity.make("HeddleServer", [Take, Read])
 
-/** Longest time that an owner has to answer. Its shards have another one some seconds after it was killed. */
+/** Maximum time for an owner to answer. Some seconds after a kill, its shards have another owner. */
 const patience = "1 second"
 
-/** Number of characters from which on what is read together is sent one by one. */
+/** Size in characters above which a batch is sent event by event. */
 const large = 65_536
 
-/** Sends what is large one by one, since what is read together is one message. */
+/** Sends large events one at a time: a batch becomes a single message. */
 const parted = (stream: Stream.Stream<Schema.Json>): Stream.Stream<Schema.Json> =>
   stream.pipe(
     Stream.chunks,
@@ -42,7 +42,7 @@ const parted = (stream: Stream.Stream<Schema.Json>): Stream.Stream<Schema.Json> 
     })
   )
 
-/** Connects the servers of a cluster. */
+/** Connects a cluster's servers. */
 export const make: Effect.Effect<Peers.Peers, never, Sharding.Sharding> = Effect.gen(function*() {
   const sharding = yield* Sharding.Sharding
   const client = yield* ServerEntity.client
