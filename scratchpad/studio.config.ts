@@ -123,6 +123,13 @@ const site = (isQuiet: boolean): Plugin => ({
   }
 })
 
+/** Leaves out what no module calls: the transforms of Markdown, which `markdown/parse.ts` takes away. */
+const uncalled = (): Plugin => ({
+  name: "uncalled",
+  resolveId: (id) => id === "mdast-util-find-and-replace" ? "\0uncalled" : undefined,
+  load: (id) => id === "\0uncalled" ? "export const findAndReplace = undefined" : undefined
+})
+
 /** How Studio is built. */
 export interface Building {
   /** The folder of the files. `dist/studio` by default. */
@@ -144,7 +151,7 @@ export const configOf = (
     define: { "process.env.NODE_ENV": JSON.stringify(mode) },
     jsx: { runtime: "automatic", development: false }
   },
-  plugins: [site(isQuiet)],
+  plugins: [uncalled(), site(isQuiet)],
   output: {
     dir,
     cleanDir: true,

@@ -20,14 +20,13 @@ import type * as Client from "./data/client.ts"
 import * as Preferences from "./data/preferences.ts"
 import type * as Store from "./data/store.ts"
 import type { Studio } from "./data/studio.ts"
-import { Login } from "./Login.tsx"
 import { enter, keepFocus, useNarrow } from "./parts/focus.ts"
 import { Icon } from "./parts/Icon.tsx"
+import { Help, later, loadLater, Prompt, Waiting } from "./parts/later.tsx"
 import { announce, Live } from "./parts/Live.tsx"
 import { plainOf } from "./parts/plain.ts"
 import { beginningOf, effectsBehind, useBranches } from "./sessions/Branches.tsx"
 import { List } from "./sessions/List.tsx"
-import { Prompt } from "./sessions/Prompt.tsx"
 
 /** Tells whether keys of a target are text. */
 const isField = (target: EventTarget | null): boolean =>
@@ -96,9 +95,10 @@ const Strip = lazy(() => import("./run/Strip.tsx").then(({ Strip }) => ({ defaul
 const asks = () => import("./chat/Asks.tsx")
 
 /** What waits for an answer, which a page that shows a conversation loads before it is needed. */
-const Asks = lazy(() => asks().then(({ Asks }) => ({ default: Asks })))
+const Asks = later(async () => (await asks()).Asks)
 
-const Help = lazy(() => import("./Help.tsx").then(({ Help }) => ({ default: Help })))
+/** The form for an access token, which most servers do not ask for. */
+const Login = later(async () => (await import("./Login.tsx")).Login)
 
 /** The sentence of a branch that a person did not confirm. */
 const unsent = "Nothing was sent."
@@ -175,6 +175,14 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
     setPictured(undefined)
     setWide(false)
     setOpened(false)
+  }
+
+  /** Takes a message back. Its text is in the field again, unless another one is typed there. */
+  const withdraw = async ({ content, id: message }: Store.Letter) => {
+    const refused = await studio.withdraw(message)
+    if (refused === undefined && studio.draftOf(id) === "" && typeof content === "string") {
+      composer.current?.fill(content)
+    }
   }
 
   const onStopCall = useCallback((path: string) => void session.stopCall(path), [session])
@@ -308,25 +316,23 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
             <Thread
               actions={actions}
               shown={shown}
-              waiting={waiting}
+              waiting={<Waiting snapshot={snapshot} onWithdraw={(letter) => void withdraw(letter)} />}
               hasOlder={hasOlder}
               onOlder={session.readOlder}
               place={place === "" ? beginningOf(snapshot) : place}
               onPlace={() => void studio.places.delete(id)}
             >
               {isAsked && (
-                <Suspense fallback={null}>
-                  <Asks
-                    suspensions={suspensions}
-                    facts={facts?.tools}
-                    onAnswer={async (answers) => {
-                      const refused = await session.answer(answers)
-                      if (refused === undefined) announceAnswers(suspensions, answers)
-                      return refused
-                    }}
-                    onLook={session.look}
-                  />
-                </Suspense>
+                <Asks
+                  suspensions={suspensions}
+                  facts={facts?.tools}
+                  onAnswer={async (answers) => {
+                    const refused = await session.answer(answers)
+                    if (refused === undefined) announceAnswers(suspensions, answers)
+                    return refused
+                  }}
+                  onLook={session.look}
+                />
               )}
             </Thread>
           )}
@@ -383,7 +389,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
             isRunning={running !== undefined}
             isStopping={isStopping}
             onDraft={(text) => studio.keepDraft(id, text)}
-            onSend={(text) => studio.send(text)}
+            onSend={(text, mode) => studio.send(text, mode)}
             onStop={() => void session.stop()}
           />
         )}
@@ -425,6 +431,8 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
   const burger = useRef<HTMLButtonElement>(null)
 
   useEffect(keepFocus, [])
+
+  useEffect(() => void loadLater(), [])
 
   useEffect(() => {
     if (isOver) enter(document.getElementById("side"), ["#sessions a[aria-current]", "button"])
@@ -545,11 +553,7 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
           />
         )}
       <Live />
-      {isHelped && (
-        <Suspense fallback={null}>
-          <Help onClose={() => setHelped(false)} />
-        </Suspense>
-      )}
+      {isHelped && <Help onClose={() => setHelped(false)} />}
     </div>
   )
 }

@@ -251,6 +251,25 @@ describe("fold", () => {
       assert.deepStrictEqual([turn?.from, turn?.first], [0, 220])
     }))
 
+  it("V-13: has each message that was sent into the run once, with the turn that has it or the reason against it", () => {
+    const sent: ReadonlyArray<object> = [
+      { _tag: "MessageDelivered", id: "m1", content: "Not that", stepIndex: 1 },
+      { _tag: "MessageDelivered", id: "m2", content: [{ type: "text", text: "Nor this" }], stepIndex: 1 },
+      { _tag: "MessageRefused", id: "m3", reason: "stopped" }
+    ]
+    const run = Fold.make("r")
+    Fold.take(run, { _tag: "RunStarted", runId: "r", at: 1_000 } as Fold.Told)
+    for (const event of [...sent, ...sent]) Fold.take(run, event as Fold.Told)
+    // A message to the agent inside a call is none to this run.
+    const nested = { _tag: "MessageDelivered", id: "m4", content: "Inner", stepIndex: 1 }
+    Fold.take(run, { _tag: "ToolProgress", id: "c", name: "ask", nested } as unknown as Fold.Told)
+    assert.deepStrictEqual(run.sent, [
+      { id: "m1", content: "Not that", turn: 1 },
+      { id: "m2", content: [{ type: "text", text: "Nor this" }], turn: 1 },
+      { id: "m3", reason: "stopped" }
+    ])
+  })
+
   it("keeps its counts when a reply is discarded, and the calls that have started", () => {
     const run = foldOf([
       { _tag: "RunStarted", runId: "r", at: 0 },

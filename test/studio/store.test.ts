@@ -180,7 +180,13 @@ describe("a session that is shown", () => {
 
   it("V-09: a message is there at once, and belongs to the run that it begins", async () => {
     const page = opened({ isNew: true })
-    page.server.answer = () => Response.json({}, { status: 202 })
+    page.server.answer = () => {
+      page.server.facts = {
+        ...facts,
+        submitted: page.session.read().waiting.map(({ content, id }) => ({ id, content }))
+      }
+      return Response.json({}, { status: 202 })
+    }
     assert.deepStrictEqual(page.requests, [])
     const sent = page.session.send("Hello")
     assert.deepStrictEqual(page.session.read().waiting.map(({ content }) => content), ["Hello"])
@@ -200,6 +206,151 @@ describe("a session that is shown", () => {
     assert.deepStrictEqual(page.session.read().waiting, [])
     assert.strictEqual(page.session.read().notice, "It runs.")
     assert.strictEqual(page.session.read().state, "new")
+  })
+
+  describe("a message that is sent into a run", () => {
+    /** A session with a run under way, into which a message was sent, and the message. */
+    const steered = async (mode: Client.Mode = "steer") => {
+      const page = opened()
+      page.server.runs = [{ ...keptRun("r1", "one"), events: saying("r1", "one", 1_000).slice(0, 3) }]
+      page.server.answer = () => {
+        const submitted = page.session.read().waiting.map(({ content, id }) => ({ id, content, mode }))
+        page.server.facts = { ...facts, submitted }
+        return Response.json({}, { status: 202 })
+      }
+      await settled()
+      assert.isUndefined(await page.session.send("Not that", mode))
+      await settled()
+      const [letter] = page.session.read().waiting
+      assert.isDefined(letter)
+      return { ...page, id: letter.id }
+    }
+
+    /** What the session shows of messages: those that wait, and those of its runs. */
+    const fates = ({ session }: Pick<Awaited<ReturnType<typeof steered>>, "session">) => {
+      const { shown, waiting } = session.read()
+      return {
+        waiting: waiting.map(({ content, fate, mode, reason }) => [content, mode, fate, reason]),
+        sent: shown.flatMap(({ run }) => run.sent.map(({ content, reason, turn }) => [run.id, content, turn, reason])),
+        begun: shown.map(({ message }) => [message?.content, message?.mode])
+      }
+    }
+
+    it("V-13: waits, and is delivered with its turn, live once and read again the same", async () => {
+      const page = await steered()
+      assert.deepStrictEqual(fates(page).waiting, [["Not that", "steer", "waiting", undefined]])
+      const delivered = { _tag: "MessageDelivered", id: page.id, content: "Not that", stepIndex: 1 }
+      page.streams[0]?.tell({ ...delivered, at: 1_050 })
+      page.streams[0]?.tell({ ...delivered, at: 1_050 })
+      await settled()
+      assert.deepStrictEqual(fates(page), {
+        waiting: [],
+        sent: [["r1", "Not that", 1, undefined]],
+        begun: [["ask r1", undefined]]
+      })
+      // What was read before the delivery comes behind it.
+      await page.session.look()
+      await settled()
+      assert.deepStrictEqual(fates(page).waiting, [])
+      const again = opened()
+      const events = [...saying("r1", "one", 1_000).slice(0, 3), { ...delivered, at: 1_050 }]
+      again.server.runs = [{ ...keptRun("r1", "one"), events: events as ReadonlyArray<Told> }]
+      await settled()
+      assert.deepStrictEqual(fates(again), fates(page))
+    })
+
+    it("V-13: waits also on another page and for one that is loaded again, which say who may withdraw it", async () => {
+      const page = opened()
+      page.server.runs = [{ ...keptRun("r1", "one"), events: saying("r1", "one", 1_000).slice(0, 3) }]
+      page.server.facts = { ...facts, submitted: [{ id: "m9", content: "Wait", mode: "steer" }], canWithdraw: true }
+      await settled()
+      const { session, waiting } = page.session.read()
+      assert.deepStrictEqual(waiting, [{ id: "m9", content: "Wait", mode: "steer", fate: "waiting" }])
+      assert.isTrue(session?.canWithdraw)
+    })
+
+    it("V-13: is taken by the next run, also where several wait and where the page guessed another one", async () => {
+      const page = await steered()
+      assert.isUndefined(await page.session.send("And this", "next"))
+      const [first, second] = page.session.read().waiting
+      assert.isDefined(first)
+      assert.isDefined(second)
+      page.server.facts = { ...facts, submitted: [{ id: first.id, content: "Not that", mode: "steer" }] }
+      page.server.runs = [keptRun("r1", "one"), {
+        ...keptRun("r2", ""),
+        message: { id: second.id, content: "And this" },
+        events: saying("r2", "", 2_000).slice(0, 1) as ReadonlyArray<Told>
+      }]
+      for (const event of saying("r1", "one", 1_000).slice(3)) page.streams[0]?.tell(event)
+      page.streams[0]?.tell({ _tag: "RunStarted", runId: "r2", at: 2_000 })
+      await settled()
+      assert.deepStrictEqual(fates(page), {
+        waiting: [["Not that", "steer", "waiting", undefined]],
+        sent: [],
+        begun: [["ask r1", undefined], ["And this", undefined]]
+      })
+      page.server.facts = facts
+      page.server.runs = [...page.server.runs, {
+        ...keptRun("r3", ""),
+        message: { id: first.id, content: "Not that", mode: "steer" },
+        events: saying("r3", "", 3_000).slice(0, 1) as ReadonlyArray<Told>
+      }]
+      for (const event of saying("r2", "", 2_000).slice(1)) page.streams[0]?.tell(event)
+      page.streams[0]?.tell({ _tag: "RunStarted", runId: "r3", at: 3_000 })
+      await settled()
+      assert.deepStrictEqual(fates(page).waiting, [])
+      assert.deepStrictEqual(fates(page).begun.at(-1), ["Not that", "steer"])
+    })
+
+    it("V-13: is refused by the end of the run, with its reason, and its text where the page has it", async () => {
+      const page = await steered()
+      page.server.facts = facts
+      page.streams[0]?.tell({ _tag: "MessageRefused", id: page.id, reason: "stopped", at: 1_040 })
+      await settled()
+      assert.deepStrictEqual(fates(page).waiting, [])
+      assert.deepStrictEqual(fates(page).sent, [["r1", "Not that", undefined, "stopped"]])
+    })
+
+    it("V-13: is withdrawn, stays until the next message is sent, and begins no run", async () => {
+      const page = await steered()
+      page.server.facts = facts
+      page.server.answer = () => Response.json({ withdrawn: true, id: page.id, became: "withdrawn" })
+      assert.isUndefined(await page.session.withdraw(page.id))
+      await settled()
+      assert.deepStrictEqual(page.requests.at(-1), `DELETE s/messages/${page.id}`)
+      assert.deepStrictEqual(fates(page).waiting, [["Not that", "steer", "withdrawn", undefined]])
+      page.streams[0]?.tell({ _tag: "RunStarted", runId: "r2" })
+      await settled()
+      assert.deepStrictEqual(fates(page).begun.at(-1), [undefined, undefined])
+      page.server.answer = () => Response.json({}, { status: 202 })
+      assert.isUndefined(await page.session.send("Go on"))
+      assert.deepStrictEqual(fates(page).waiting.map(([content]) => content), ["Go on"])
+    })
+
+    it("V-13: a withdrawal that comes too late, or that is refused, says so, and the message keeps its fate", async () => {
+      const page = await steered()
+      page.server.answer = () => Response.json({ withdrawn: false, id: page.id, became: "delivered", stepIndex: 1 })
+      assert.match(await page.session.withdraw(page.id) ?? "", /not withdrawn/)
+      page.server.answer = () => refusal(403, "This is not allowed.")
+      assert.strictEqual(await page.session.withdraw(page.id), "This is not allowed.")
+      await settled()
+      assert.strictEqual(page.session.read().notice, "This is not allowed.")
+      assert.deepStrictEqual(fates(page).waiting, [["Not that", "steer", "waiting", undefined]])
+    })
+
+    it("V-13: another page withdraws it, or its run refuses it, and this one finds out when it looks", async () => {
+      for (const [became, reason] of [["withdrawn", undefined], ["refused", "budget"]] as const) {
+        const page = await steered()
+        page.server.facts = facts
+        page.server.answer = (_, path) => {
+          assert.strictEqual(path, `s/messages/${page.id}`)
+          return Response.json({ id: page.id, became, ...(reason === undefined ? {} : { reason }) })
+        }
+        await page.session.look()
+        await settled()
+        assert.deepStrictEqual(fates(page).waiting, [["Not that", "steer", became, reason]])
+      }
+    })
   })
 
   it("V-09: an answered question is not shown again, until the next run asks", async () => {

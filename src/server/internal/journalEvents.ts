@@ -76,6 +76,8 @@ export interface Place {
   readonly after: number
   /** The id of the message that began it. Left out where none did. */
   readonly messageId?: string
+  /** The place for which that message was submitted. Left out where it was the next run. */
+  readonly mode?: "steer" | "follow"
 }
 
 /** The request of a reply, as far as it is recorded. */
@@ -236,7 +238,7 @@ export class Telling {
     const { record } = entry
     const { length } = this
     const { nestedUsage, usage: totalUsage } = record._tag === "RunEnded" ? this.fold : unused
-    const open = record._tag === "RunEnded" ? this.kept.submitted : undefined
+    const open = record._tag === "RunEnded" || record._tag === "RunStarted" ? this.kept.submitted : undefined
     this.judge(record)
     this.fold.apply(entry)
     this.records++
@@ -266,7 +268,7 @@ export class Telling {
         this.driver = record.processName
         if (record.resumes === true) return this.lose(record.requestId, lostAt)
         this.runs.push(record.requestId)
-        this.begin(record)
+        this.begin(record, open?.find(({ id }) => id === record.takes?.id)?.mode)
         this.steps = 0
         this.toolCalls = new Map(this.fold.calls.map(({ toolCall }) => [toolCall.id, toolCall]))
         for (const id of this.agents.keys()) if (!this.toolCalls.has(id)) this.agents.delete(id)
@@ -386,12 +388,13 @@ export class Telling {
   }
 
   /** Names the message that a run takes, and the one that it begins or adds to. */
-  private begin({ messages, operation, requestId, takes }: Journal.RunStarted): void {
+  private begin({ messages, operation, requestId, takes }: Journal.RunStarted, mode: Place["mode"]): void {
     const { place } = this
     this.places.push({
       runId: requestId,
       after: this.rest,
-      ...(messages.length === 0 ? {} : { messageId: takes?.id ?? ThreadRuns.nameOf(place - 1) })
+      ...(messages.length === 0 ? {} : { messageId: takes?.id ?? ThreadRuns.nameOf(place - 1) }),
+      ...(mode === undefined ? {} : { mode })
     })
     if (operation === "continue") {
       this.chain.push(requestId)

@@ -628,7 +628,10 @@ const getRuns = (site: Site) => (request: Request, params: Params): Effect.Effec
     const read = yield* Sessions.read(session)
     const page = yield* RunPages.page(session.key, read.telling, wanted, site.publish)
     const forks = yield* Sessions.forksOf(session)
-    return json({ session: RunPages.sessionOf(read.kept, forks, site.publish), ...page })
+    // A message that waits has a button for those alone who may withdraw it.
+    const canWithdraw = Session.view(read.kept).inbox.length > 0
+      && Result.isSuccess(yield* Effect.result(named(site, request, params.agent, params.id, ["write"])))
+    return json({ session: RunPages.sessionOf(read.kept, forks, site.publish, canWithdraw), ...page })
   })
 
 const patchSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>

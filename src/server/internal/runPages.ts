@@ -19,8 +19,11 @@ import * as ThreadRuns from "./threadRuns.ts"
 /** A run of a session. */
 export interface Run {
   readonly runId: string
-  /** The message that began it. Left out of a run that continues behind answers. */
-  readonly message?: { readonly id: string; readonly content: Message.Content }
+  /**
+   * The message that began it. Left out of a run that continues behind answers. `mode` is the place of a message that
+   * an earlier run ended without.
+   */
+  readonly message?: { readonly id: string; readonly content: Message.Content; readonly mode?: "steer" | "follow" }
   /** Time of its start, in milliseconds since 1970. Left out where its records are gone. */
   readonly startedAt?: number
   readonly events: ReadonlyArray<Event.PublicEvent>
@@ -83,11 +86,11 @@ const gather = (
     const telling = new JournalEvents.Telling(key, publish)
     let isFirst = true
     const begin = ({ messages, requestId: runId, startedAt }: Journal.RunStarted): void => {
-      const { messageId } = wanted.get(runId) ?? {}
+      const { messageId, mode } = wanted.get(runId) ?? {}
       const said = messages.findLast(({ role }) => role === "user")
       const message = said === undefined || messageId === undefined
         ? {}
-        : { message: { id: messageId, content: said.content } }
+        : { message: { id: messageId, content: said.content, ...(mode === undefined ? {} : { mode }) } }
       const run: Gathered = { runId, ...message, startedAt, events: [] }
       gathered.set(runId, run)
       runs.push(run)
@@ -157,8 +160,16 @@ const decidedIn = (kept: Session.Kept, publish: Event.PublicOptions): ReadonlyAr
   })
 }
 
-/** Returns the facts of a session beside its runs, with the sessions that branched from it. */
-export const sessionOf = (kept: Session.Kept, forks: ReadonlyArray<Sessions.Fork>, publish: Event.PublicOptions) => {
+/**
+ * Returns the facts of a session beside its runs, with the sessions that branched from it. `canWithdraw` tells whether
+ * the request may withdraw a message that waits.
+ */
+export const sessionOf = (
+  kept: Session.Kept,
+  forks: ReadonlyArray<Sessions.Fork>,
+  publish: Event.PublicOptions,
+  canWithdraw = false
+) => {
   const { origin: { forkedFrom }, session } = kept
   const { title = "" } = Journal.summaryOf(kept)
   const { inbox } = Session.view(kept)
@@ -170,7 +181,12 @@ export const sessionOf = (kept: Session.Kept, forks: ReadonlyArray<Sessions.Fork
     ...(forkedFrom === undefined ? {} : { forkedFrom: { ...forkedFrom, id: Sessions.idOf(forkedFrom.id) } }),
     forks,
     allowed: Sessions.allowedIn(kept, publish),
-    submitted: inbox.map(({ id, message }) => ({ id, content: message.content })),
+    submitted: inbox.map(({ id, message, mode }) => ({
+      id,
+      content: message.content,
+      ...(mode === undefined ? {} : { mode })
+    })),
+    ...(canWithdraw ? { canWithdraw } : {}),
     suspensions: JournalEvents.suspensionsOf(kept, publish),
     ...(decided.length === 0 ? {} : { decided })
   }

@@ -1,5 +1,6 @@
 /** The field for a message. A session keeps what was typed until it is sent. */
 import { type ReactNode, type Ref, useImperativeHandle, useLayoutEffect, useRef, useState } from "react"
+import type { Mode } from "../data/client.ts"
 import { Icon } from "../parts/Icon.tsx"
 import { announce } from "../parts/Live.tsx"
 
@@ -23,8 +24,8 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
   readonly isRunning: boolean
   readonly isStopping: boolean
   readonly onDraft: (text: string) => void
-  /** Sends a message. Succeeds with a sentence where it was refused. */
-  readonly onSend: (text: string) => Promise<string | undefined>
+  /** Sends a message, into the run under way or for the next one. Succeeds with a sentence where it was refused. */
+  readonly onSend: (text: string, mode?: Mode) => Promise<string | undefined>
   readonly onStop: () => void
   readonly ref: Ref<Handle>
 }): ReactNode => {
@@ -49,17 +50,17 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
     current.style.height = "auto"
     current.style.height = `${Math.min(current.scrollHeight, tallest)}px`
   }, [text])
-  const isReady = text.trim() !== "" && !isAsked && !isRunning && !isSending
+  const isReady = text.trim() !== "" && !isAsked && !isSending
   const why = isAsked
     ? "Answer above first. What is typed here is kept."
     : isRunning
-    ? `${agent} works. What is typed here is kept until it has answered.`
+    ? `${agent} works. Enter sends a message into the run, before its next turn. Alt Enter keeps it for the next run.`
     : ""
-  const send = async () => {
+  const send = async (mode: Mode = "steer") => {
     if (!isReady) return announce(why)
     setSending(true)
     change("")
-    const refused = await onSend(text)
+    const refused = await onSend(text, isRunning ? mode : undefined)
     setSending(false)
     // What was typed meanwhile stays.
     if (refused !== undefined && field.current?.value === "") change(text)
@@ -81,49 +82,58 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
           autoComplete="off"
           value={text}
           aria-describedby="message-state"
-          placeholder={isAsked ? "Answer above first" : isRunning ? `${agent} works` : `Message ${agent}`}
+          placeholder={isAsked ? "Answer above first" : isRunning ? `Tell ${agent} while it works` : `Message ${agent}`}
           onChange={(event) => change(event.currentTarget.value)}
           onKeyDown={(event) => {
             if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return
             event.preventDefault()
-            void send()
+            void send(event.altKey ? "next" : undefined)
           }}
         />
-        {isRunning
-          ? (
-            <button key="stop" type="button" id="stop" className="round" disabled={isStopping} onClick={onStop}>
-              <Icon name="stop" />
-              <span className="hidden">{isStopping ? "Stopping" : "Stop"}</span>
-            </button>
-          )
-          : (
-            <button key="send" id="send" className="round main" disabled={!isReady}>
-              <Icon name="send" />
-              <span className="hidden">Send</span>
-            </button>
-          )}
+        {!(isRunning && isAsked) && (
+          <button key="send" id={isRunning ? "steer" : "send"} className="round main" disabled={!isReady}>
+            <Icon name="send" />
+            <span className="hidden">{isRunning ? "Send into the run" : "Send"}</span>
+          </button>
+        )}
+        {isRunning && (
+          <button key="stop" type="button" id="stop" className="round" disabled={isStopping} onClick={onStop}>
+            <Icon name="stop" />
+            <span className="hidden">{isStopping ? "Stopping" : "Stop"}</span>
+          </button>
+        )}
       </div>
       <span id="message-state" className="hidden">{why}</span>
-      <p className="keys" aria-hidden="true">
-        {isStopping
-          ? "Stopping"
-          : isAsked
-          ? why
-          : isRunning
-          ? (
-            <>
-              <kbd>Esc</kbd> stops
-            </>
-          )
-          : (
-            <>
-              <kbd>Enter</kbd> sends<span>
-                {" "}
-                · <kbd>Shift Enter</kbd> starts a new line
-              </span>
-            </>
-          )}
-      </p>
+      <div className="keys">
+        {isRunning && !isAsked && (
+          <button
+            type="button"
+            id="queue"
+            className="quiet"
+            disabled={!isReady}
+            onClick={() => void send("next")}
+          >
+            Send to the next run
+          </button>
+        )}
+        <span aria-hidden="true">
+          {isStopping
+            ? "Stopping"
+            : isAsked
+            ? why
+            : isRunning
+            ? (
+              <>
+                <kbd>Alt Enter</kbd> · into this run <kbd>Enter</kbd> · <kbd>Esc</kbd> stops
+              </>
+            )
+            : (
+              <>
+                <kbd>Enter</kbd> sends · <kbd>Shift Enter</kbd> starts a new line
+              </>
+            )}
+        </span>
+      </div>
     </form>
   )
 }

@@ -3,6 +3,7 @@ import { Component, memo, type ReactNode, useEffect, useRef, useState } from "re
 import type * as Fold from "../data/fold.ts"
 import { Markdown } from "../markdown/Markdown.tsx"
 import { Copy } from "../parts/Copy.tsx"
+import { Sent } from "../parts/later.tsx"
 import { Long } from "../parts/Long.tsx"
 import { Calls } from "./Call.tsx"
 import * as Words from "./words.ts"
@@ -11,6 +12,8 @@ import * as Words from "./words.ts"
 export interface Said {
   readonly id: string
   readonly content: unknown
+  /** The place that was asked for, where it was sent into a run that was under way. */
+  readonly mode?: string
 }
 
 /** The branches of a session at a message. */
@@ -133,6 +136,7 @@ export const User = memo(({ actions, message }: { readonly message: Said; readon
             <Long text={text} />
           </div>
         )}
+      {(message.mode === "steer" || message.mode === "follow") && <p className="fate">{Words.taken}</p>}
       {/* The button that began the edit is there when it ends, and has the focus again. */}
       <p className="foot" hidden={isEdited}>
         {branches !== undefined && branches.of > 1 && <Steps {...branches} />}
@@ -156,12 +160,25 @@ type Group =
   | { readonly type: "calls"; readonly calls: Array<Fold.Call> }
   | { readonly type: "text" | "reasoning"; readonly text: string; readonly isGrowing: boolean }
   | { readonly type: "error"; readonly text: string }
+  | { readonly type: "sent"; readonly sent: Fold.Sent }
 
-/** Returns what an answer shows, in order. Calls in a row are one group, over the ends of turns too. */
+/**
+ * Returns what an answer shows, in order. Calls in a row are one group, over the ends of turns too, unless a message was
+ * sent between them.
+ */
 const groupsOf = (run: Fold.Run): ReadonlyArray<Group> => {
   const groups: Array<Group> = []
+  const left = new Set(run.sent)
+  const send = (until: number) => {
+    for (const sent of left) {
+      if ((sent.turn ?? Infinity) > until) continue
+      left.delete(sent)
+      groups.push({ type: "sent", sent })
+    }
+  }
   for (const turn of run.turns) {
     if (turn.owner !== "") continue
+    send(turn.index)
     for (const [index, part] of turn.parts.entries()) {
       if (part.type !== "call") {
         if (part.text.trim() === "") continue
@@ -179,6 +196,7 @@ const groupsOf = (run: Fold.Run): ReadonlyArray<Group> => {
       groups.push({ type: "error", text: turn.error.message })
     }
   }
+  send(Infinity)
   return groups
 }
 
@@ -265,6 +283,8 @@ export const Answer = memo(({ actions, isLast, message, pictured, run, version }
               )
             case "error":
               return <p key={index} className="end bad">{group.text}</p>
+            case "sent":
+              return <Sent key={index} sent={group.sent} />
           }
         })}
         {pictured !== undefined && pictured.calls.size > 0 && actions.strip?.(pictured, version)}

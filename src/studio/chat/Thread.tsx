@@ -32,11 +32,11 @@ const guess = ({ message, run }: Shown): number => {
 }
 
 /** The conversation. `children` stand at its end: what waits for an answer. */
-export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, place, shown, waiting = [] }: {
+export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, place, shown, waiting }: {
   /** The runs, oldest first. */
   readonly shown: ReadonlyArray<Shown>
-  /** Messages that wait for their run. */
-  readonly waiting?: ReadonlyArray<Said>
+  /** The messages that no run has. They stand behind the runs. */
+  readonly waiting?: ReactNode
   readonly actions: Actions
   readonly hasOlder?: boolean
   /** Reads older runs. */
@@ -144,14 +144,7 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
               )
             })}
           </div>
-          {waiting.map((message) => (
-            <div key={message.id} className="row waiting">
-              <article className="user">
-                <h2 className="hidden">You, not read yet</h2>
-                <div className="said">{Words.saidText(message.content).slice(0, 8_000)}</div>
-              </article>
-            </div>
-          ))}
+          {waiting}
           {children !== undefined && <div className="row asks">{children}</div>}
         </div>
       </div>

@@ -216,6 +216,9 @@ export const errorOf = (content: unknown): string => {
   }
 }
 
+/** The fate of a message that was sent into a run, and that the next one began with. */
+export const taken = "Taken by this run: the one before had ended."
+
 /** Returns what a run has left running, in a sentence, or `""`. */
 export const leftOf = ({ abandoned }: Fold.Run): string => {
   const names = abandoned.map(({ ageMillis, name }) => `${marked(name.slice(0, 100))} (for ${seconds(ageMillis)})`)

@@ -74,11 +74,27 @@ export interface Said {
   readonly content: Message.Content
 }
 
+/** The place of a message: the next turn of the run under way, the end of that run, or the next run. */
+export type Mode = "steer" | "follow" | "next"
+
+/** A message that no run has yet. */
+export interface Submitted extends Said {
+  /** The place that it was sent to. Left out where that is the next run. */
+  readonly mode?: Mode
+}
+
+/** The outcome of a message. */
+export interface Fate {
+  readonly became: string
+  /** Reason of a refusal. */
+  readonly reason?: string
+}
+
 /** A run as the server keeps it. */
 export interface KeptRun {
   readonly runId: string
   /** The message that began it. Left out of a run that continues behind answers. */
-  readonly message?: Said
+  readonly message?: Submitted
   readonly startedAt?: number
   readonly events: ReadonlyArray<Told>
 }
@@ -91,7 +107,9 @@ export interface KeptSession {
   readonly forkedFrom?: { readonly id: string; readonly version: number; readonly message: string }
   readonly forks: ReadonlyArray<{ readonly id: string; readonly message: string }>
   readonly allowed: ReadonlyArray<{ readonly name: string }>
-  readonly submitted?: ReadonlyArray<Said>
+  readonly submitted?: ReadonlyArray<Submitted>
+  /** `true` where a message waits that the principal may withdraw. */
+  readonly canWithdraw?: boolean
   readonly suspensions: ReadonlyArray<Event.PublicSuspension>
   /** The calls that were decided while others wait, by their paths. */
   readonly decided?: ReadonlyArray<{ readonly id: string; readonly verdict: Decision }>
@@ -360,8 +378,19 @@ export class Client {
     return this.request("GET", pathOf(agent, id, "/events"), { signal, headers })
   }
 
-  async say(agent: string, id: string, said: Said): Promise<void> {
+  async say(agent: string, id: string, said: Submitted): Promise<void> {
     await this.request("POST", pathOf(agent, id, "/messages?wait=false"), { body: said })
+  }
+
+  /** Returns the outcome of a message. */
+  fate(agent: string, id: string, message: string): Promise<Fate> {
+    return this.read(pathOf(agent, id, `/messages/${encodeURIComponent(message)}`))
+  }
+
+  /** Takes a message back that no run has, and returns its outcome. */
+  async withdraw(agent: string, id: string, message: string): Promise<Fate> {
+    const path = pathOf(agent, id, `/messages/${encodeURIComponent(message)}`)
+    return await (await this.request("DELETE", path)).json()
   }
 
   async answer(agent: string, id: string, answers: ReadonlyArray<Answer>): Promise<void> {

@@ -177,6 +177,17 @@ export interface Counts {
   most: number
 }
 
+/** A message that was sent into the run. */
+export interface Sent {
+  readonly id: string
+  /** Its content. Left out of a refused message that no reader of the run has. */
+  readonly content?: unknown
+  /** Index of the turn whose request has it. Left out where it was refused. */
+  readonly turn?: number
+  /** Reason of its refusal. */
+  readonly reason?: string
+}
+
 interface Used {
   readonly usage?: Usage
   readonly nested?: Usage
@@ -204,6 +215,8 @@ export interface Run {
   /** The same calls. */
   list: Array<Call>
   readonly settled: Array<Settled>
+  /** The messages that were sent into it and delivered or refused, in that order. */
+  readonly sent: Array<Sent>
   outcome?: Event.PublicOutcome
   error?: Event.PublicError
   /** The calls that wait for an answer, in call order. */
@@ -244,6 +257,7 @@ export const make = (id: string, startedAt?: number): Run => ({
   calls: new Map(),
   list: [],
   settled: [],
+  sent: [],
   suspensions: [],
   abandoned: [],
   counts: { early: 0, failed: 0, denied: 0, cancelled: 0, asks: 0, waited: 0, running: 0, most: 0 },
@@ -907,9 +921,21 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (isOpen) discard(run, turn, now, event.error)
       return
     case "ModelSwitched":
-    case "MessageDelivered":
-    case "MessageRefused":
       return
+    case "MessageDelivered":
+    case "MessageRefused": {
+      // A message has one fate, which a stream may tell again.
+      if (owner !== "" || run.sent.some(({ id }) => id === event.id)) return
+      const told: Partial<Extract<Told, { readonly _tag: "MessageDelivered" | "MessageRefused" }>> & {
+        readonly content?: unknown
+      } = event
+      run.sent.push({
+        id: event.id,
+        ...(told.content === undefined ? {} : { content: told.content }),
+        ...(event._tag === "MessageDelivered" ? { turn: event.stepIndex } : { reason: event.reason })
+      })
+      return
+    }
     case "StepCompleted": {
       if (!isOpen) return
       endReply(run, turn, now)

@@ -7,7 +7,7 @@ import * as Client from "./client.ts"
 import * as Fold from "./fold.ts"
 
 /** A run of the session, with the message that began it. */
-interface Shown {
+export interface Shown {
   readonly run: Fold.Run
   /** The version of the run. The run itself is changed in place. */
   readonly version: number
@@ -16,10 +16,23 @@ interface Shown {
   /** `true` of a run that another one continues, which has it in `whole`. */
   readonly isContinued: boolean
   /** The message that began it. Left out of a run that continues behind answers. */
-  readonly message?: Client.Said
+  readonly message?: Client.Submitted
   /** `true` of a part of the conversation with which the session began. It has no times. */
   readonly isKept: boolean
 }
+
+/** A message that no run has. */
+export interface Letter extends Client.Submitted {
+  /** The fate so far. Left out until the server has accepted the message. */
+  readonly fate?: "waiting" | "withdrawn" | "refused"
+  /** Reason of its refusal. */
+  readonly reason?: string
+  /** `true` where this page has sent it. */
+  readonly isOwn?: boolean
+}
+
+/** Tells whether a message has its fate, and no run takes it any more. */
+const isSettled = ({ fate }: Letter): boolean => fate === "withdrawn" || fate === "refused"
 
 /** The part of a session that a page shows. */
 export interface Snapshot {
@@ -29,8 +42,8 @@ export interface Snapshot {
   readonly state: "new" | "loading" | "ready" | "gone"
   /** The runs, oldest first. */
   readonly shown: ReadonlyArray<Shown>
-  /** Messages that wait for their run, oldest first. */
-  readonly waiting: ReadonlyArray<Client.Said>
+  /** Messages that no run has, oldest first: those that wait, and those withdrawn or refused since the last one. */
+  readonly waiting: ReadonlyArray<Letter>
   readonly session: Client.KeptSession | undefined
   /** The run that is under way. */
   readonly running: Fold.Run | undefined
@@ -51,7 +64,7 @@ export interface Snapshot {
 interface Entry {
   run: Fold.Run
   whole?: Fold.Run
-  message?: Client.Said
+  message?: Client.Submitted
   isKept: boolean
   /** The run as a stream tells it again, until it is as far as `run`. */
   next?: Fold.Run
@@ -121,7 +134,7 @@ export class Session {
   private readonly abort = new AbortController()
   private readonly entries = new Map<string, Entry>()
   private readonly listeners = new Set<() => void>()
-  private waiting: Array<Client.Said> = []
+  private waiting: ReadonlyArray<Letter> = []
   private session: Client.KeptSession | undefined
   private suspensions: ReadonlyArray<Event.PublicSuspension> = []
   private state: Snapshot["state"]
@@ -281,10 +294,32 @@ export class Session {
     for (const { id, verdict } of session.decided ?? []) this.decide(id, verdict)
     this.session = session
     this.suspensions = session.suspensions
-    const begun = new Set(Array.from(this.entries.values(), ({ message }) => message?.id))
-    const submitted = (session.submitted ?? []).filter(({ id }) => !begun.has(id))
-    const own = this.waiting.filter(({ id }) => !begun.has(id) && !submitted.some((other) => other.id === id))
-    this.waiting = [...submitted, ...own]
+    const had = new Set(
+      Array.from(this.entries.values(), ({ message, run }) => [message?.id, ...run.sent.map(({ id }) => id)]).flat()
+    )
+    const submitted = (session.submitted ?? []).filter(({ id }) => !had.has(id)).map((message): Letter => ({
+      ...this.waiting.find(({ id }) => id === message.id),
+      ...message,
+      fate: "waiting"
+    }))
+    const others = this.waiting.filter(({ id }) => !had.has(id) && !submitted.some((other) => other.id === id))
+    this.waiting = [...submitted, ...others]
+    if (!isOlder) { for (const { fate, id } of others) if (fate === "waiting") void this.find(id) }
+  }
+
+  /** Keeps the fate of a message that waits. */
+  private settle(message: string, { became, reason }: Client.Fate): void {
+    if (became !== "withdrawn" && became !== "refused") return
+    this.waiting = this.waiting.map((letter) =>
+      letter.id === message ? { ...letter, fate: became, ...(reason === undefined ? {} : { reason }) } : letter
+    )
+    this.tell()
+  }
+
+  /** Finds out what became of a message that waits no more, and that no known run has. */
+  private async find(message: string): Promise<void> {
+    // The events of a run have the fate of a message that it took.
+    await this.client.fate(this.agent, this.id, message).then((fate) => this.settle(message, fate), () => {})
   }
 
   /** Reads the session again: its facts, and runs that ended while no stream was open. */
@@ -402,6 +437,12 @@ export class Session {
     const { next } = entry
     const run = next ?? entry.run
     const answered = run.settled.length
+    if (event._tag === "MessageDelivered" || event._tag === "MessageRefused") {
+      const letter = this.waiting.find(({ id }) => id === event.id)
+      // The event of a refusal has no content.
+      if (letter !== undefined) Object.assign(event, { content: letter.content })
+      this.waiting = this.waiting.filter((other) => other !== letter)
+    }
     Fold.take(run, event)
     if (next === undefined && entry.whole !== undefined) Fold.take(entry.whole, event)
     const named = "toolCallId" in event ? event.toolCallId : "id" in event ? event.id : undefined
@@ -430,7 +471,7 @@ export class Session {
     if (runId !== this.running) this.given.clear()
     this.running = runId
     if (known === undefined) {
-      const [message, ...waiting] = this.waiting
+      const [message, ...others] = this.waiting.filter((letter) => !isSettled(letter))
       const whole = continued(Array.from(this.entries.values()).at(-1))
       this.entries.set(runId, {
         run: Fold.make(runId),
@@ -438,9 +479,9 @@ export class Session {
         isKept: false,
         ...(message === undefined ? {} : { message })
       })
-      this.waiting = waiting
-      // The message of another page is not in the stream.
-      if (message === undefined) void this.refresh(3).catch(() => {})
+      this.waiting = this.waiting.filter((letter) => letter !== message)
+      // The message of another page is not in the stream, nor is which one of several.
+      if (message === undefined || others.length > 0) void this.refresh(3).catch(() => {})
     } else if (this.isAnew && known.run.version > 0) known.next = Fold.make(runId)
     this.isAnew = false
     this.onChange()
@@ -462,10 +503,10 @@ export class Session {
     return refused ?? undefined
   }
 
-  /** Sends a message. Succeeds with a sentence where it was refused. */
-  async send(content: string): Promise<string | undefined> {
-    const said = { id: Client.newId(), content }
-    this.waiting = [...this.waiting, said]
+  /** Sends a message, which `mode` gives its place. Succeeds with a sentence where it was refused. */
+  async send(content: string, mode?: Client.Mode): Promise<string | undefined> {
+    const said = { id: Client.newId(), content, ...(mode === undefined ? {} : { mode }) }
+    this.waiting = [...this.waiting.filter((letter) => !isSettled(letter)), { ...said, isOwn: true }]
     this.tell()
     const refused = await this.attempt(() => this.client.say(this.agent, this.id, said))
     if (refused !== undefined) {
@@ -473,12 +514,23 @@ export class Session {
       this.tell()
       return refused
     }
+    this.waiting = this.waiting.map((letter) => letter.id === said.id ? { ...letter, fate: "waiting" } : letter)
+    this.tell()
     if (this.state === "new") {
       this.state = "loading"
       void this.follow()
     }
     this.onChange()
     return undefined
+  }
+
+  /** Takes a message back. Succeeds with a sentence where that was refused, or where it came too late. */
+  async withdraw(message: string): Promise<string | undefined> {
+    return await this.attempt(async () => {
+      const fate = await this.client.withdraw(this.agent, this.id, message)
+      this.settle(message, fate)
+      return fate.became === "withdrawn" ? undefined : "This message was not withdrawn: it has its fate."
+    })
   }
 
   /** Marks a call of the last run as decided. */

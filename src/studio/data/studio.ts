@@ -43,6 +43,8 @@ export class Studio {
   /** Sentences about branches that have just begun, by session. */
   readonly warnings = new Map<string, string>()
   private readonly listeners = new Set<() => void>()
+  /** The other pages of this browser. They read a session again that one of them has sent a message to. */
+  private others: BroadcastChannel | undefined
   private readonly facts = new Map<string, Client.Facts>()
   /** The message at which a session is to be shown, by session. `""` is the first one behind its branch. */
   readonly places = new Map<string, string>()
@@ -87,6 +89,11 @@ export class Studio {
   /** Reads the agents, and shows what the address names. */
   async start(): Promise<void> {
     addEventListener("hashchange", () => this.show())
+    addEventListener("focus", () => void this.state.session?.look())
+    this.others = new BroadcastChannel("heddle-studio")
+    this.others.addEventListener("message", ({ data }) => {
+      if (data === this.state.session?.id) void this.state.session?.look()
+    })
     try {
       this.change({ agents: await this.client.agents() })
     } catch (error) {
@@ -139,14 +146,23 @@ export class Studio {
   }
 
   /** Sends a message. The address names its session from then on. */
-  async send(content: string): Promise<string | undefined> {
+  async send(content: string, mode?: Client.Mode): Promise<string | undefined> {
     const { session } = this.state
     if (session === undefined) return undefined
     const isNew = session.read().state === "new"
-    const refused = await session.send(content)
+    const refused = await session.send(content, mode)
+    this.others?.postMessage(session.id)
     if (refused === undefined && isNew && this.state.session === session) {
       history.replaceState(null, "", addressOf(session.agent, session.id))
     }
+    return refused
+  }
+
+  /** Takes a message back. Succeeds with a sentence where that was refused, or where it came too late. */
+  async withdraw(message: string): Promise<string | undefined> {
+    const { session } = this.state
+    const refused = await session?.withdraw(message)
+    this.others?.postMessage(session?.id)
     return refused
   }
 

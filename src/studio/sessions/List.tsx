@@ -4,9 +4,9 @@ import type * as Client from "../data/client.ts"
 import type * as Lists from "../data/list.ts"
 import { addressOf, type Studio } from "../data/studio.ts"
 import { Icon } from "../parts/Icon.tsx"
+import { Prompt } from "../parts/later.tsx"
 import { announce } from "../parts/Live.tsx"
 import { plainOf } from "../parts/plain.ts"
-import { Prompt } from "./Prompt.tsx"
 
 const minute = 60_000
 const day = 24 * 60 * minute

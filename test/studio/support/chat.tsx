@@ -5,9 +5,10 @@ import { createRoot } from "react-dom/client"
 import type { Answer, Suspension, ToolFacts } from "../../../src/studio/chat/Approval.tsx"
 import { Asks } from "../../../src/studio/chat/Asks.tsx"
 import type { Actions, Said } from "../../../src/studio/chat/Message.tsx"
+import { Waiting } from "../../../src/studio/chat/Sent.tsx"
 import { type Shown, Thread } from "../../../src/studio/chat/Thread.tsx"
 import * as Fold from "../../../src/studio/data/fold.ts"
-import type { Unanswered } from "../../../src/studio/data/store.ts"
+import type { Letter, Unanswered } from "../../../src/studio/data/store.ts"
 import { empty, parse } from "../../../src/studio/markdown/parse.ts"
 import { Live } from "../../../src/studio/parts/Live.tsx"
 
@@ -18,7 +19,9 @@ const root = createRoot(document.getElementById("studio")!)
 const runs = new Map<string, { run: Fold.Run; message?: Said }>()
 let suspensions: ReadonlyArray<Suspension> = []
 let facts: ReadonlyArray<ToolFacts> = []
-let waiting: ReadonlyArray<Said> = []
+let waiting: ReadonlyArray<Letter> = []
+/** `true` while a run is under way. */
+let isRunning = false
 let refusal: Unanswered | undefined
 let older: Array<() => void> = []
 const answers: Array<Answer> = []
@@ -59,7 +62,24 @@ const draw = (): number => {
   flushSync(() =>
     root.render(
       <StrictMode>
-        <Thread shown={shown} waiting={waiting} actions={actions} hasOlder={older.length > 0} onOlder={onOlder}>
+        <Thread
+          shown={shown}
+          waiting={
+            <Waiting
+              snapshot={{
+                shown: shown as never,
+                running: isRunning ? shown.at(-1)?.run : undefined,
+                session: undefined,
+                state: "ready",
+                waiting
+              }}
+              onWithdraw={({ id }) => void done.push(`withdraw ${id}`)}
+            />
+          }
+          actions={actions}
+          hasOlder={older.length > 0}
+          onOlder={onOlder}
+        >
           {suspensions.length > 0 ? <Asks suspensions={suspensions} facts={facts} onAnswer={onAnswer} /> : undefined}
         </Thread>
         <Live />
@@ -117,6 +137,8 @@ const everywhere = (text: string): ReadonlyArray<Event> => {
     ...call("e"),
     ...call("f", { _tag: "ToolQueued", id: "f", name: text, reason: "key", key: text }),
     { _tag: "Error", error: { code: "x", message: text } },
+    { _tag: "MessageDelivered", id: "m", content: text, stepIndex: 0 },
+    { _tag: "MessageRefused", id: "n", reason: text },
     { _tag: "StopAccepted", by: text },
     {
       _tag: "ChatCompleted",
@@ -176,6 +198,7 @@ const api = {
     runs.clear()
     suspensions = []
     waiting = []
+    isRunning = false
     older = []
     answers.length = done.length = 0
     refusal = undefined
@@ -190,8 +213,9 @@ const api = {
     facts = about
     return draw()
   },
-  wait: (list: ReadonlyArray<Said>) => {
+  wait: (list: ReadonlyArray<Letter>, isUnderWay = false) => {
     waiting = list
+    isRunning = isUnderWay
     return draw()
   },
   refuse: (given: Unanswered | undefined) => void (refusal = given),
