@@ -457,9 +457,11 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
         case "/":
           // On a wide screen it is always there.
           if (burger.current?.offsetParent != null) setSideOpen(true)
-          // A list that was closed has its field at the next frame.
           document.getElementById("search")?.focus()
-          requestAnimationFrame(() => document.getElementById("search")?.focus())
+          // A list that was closed has its field at the next frame.
+          if (document.activeElement?.id !== "search") {
+            requestAnimationFrame(() => document.getElementById("search")?.focus())
+          }
           break
         case "n":
           begin()

@@ -309,6 +309,9 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await page.waitForSelector(".work[data-picture=beside]")
     await page.keyboard.press("p")
     await page.waitForSelector("aside", { state: "detached" })
+    // The picture gives the focus back to the question.
+    await page.waitForFunction(() => document.activeElement?.matches(".ask textarea"))
+    await page.evaluate("document.activeElement.blur()")
     await page.keyboard.press("n")
     await page.waitForSelector(".empty")
     await page.locator("#message").blur()

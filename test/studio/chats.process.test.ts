@@ -202,7 +202,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
 
   it("V-09: while a run waits to be taken over after kill -9, the page says that nothing is heard of it", async () => {
     const store = path.join(folder(), "s.db")
-    const first = await stand.command("servedChats", ["--store", store, "--term", "20 seconds"])
+    const first = await stand.command("servedChats", ["--store", store, "--term", "40 seconds"])
     const { close, faults, page } = await stand.open(first.url)
     await say(page, "wait")
     await page.waitForSelector(".call[data-state=running]")

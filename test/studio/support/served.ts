@@ -76,15 +76,14 @@ export class Stand {
       if (!request.url().startsWith(`${url}/`) && !request.url().startsWith("data:")) faults.push(request.url())
     })
     if (!isBuilt) {
+      // The headers are those of the server, which a test may kill while the page loads a file.
+      const policy = (await fetch(`${url}/`)).headers.get("content-security-policy") ?? ""
       await page.route(/\/(?:[\w-]+\.(?:js|css))?(?:#.*)?$/, async (route) => {
         const name = new URL(route.request().url()).pathname.slice(1)
         const body = this.files.get(name === "" ? "index.html" : name)
         if (body === undefined) return route.continue()
-        // The headers are those of the server.
-        const { headers } = await fetch(`${url}/`)
         const kinds = { js: "text/javascript", css: "text/css" }
         const contentType = kinds[name.split(".").at(-1) as keyof typeof kinds] ?? "text/html"
-        const policy = headers.get("content-security-policy") ?? ""
         await route.fulfill({ body, contentType, headers: { "content-security-policy": policy } })
       })
     }
