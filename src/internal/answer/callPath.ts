@@ -38,7 +38,7 @@ export const parse = (name: unknown): CallPath | undefined => {
 }
 
 /** Tells whether a text is the path of a call, without a run. */
-export const isPath = (name: unknown): boolean => {
+export const isPath = (name: unknown): name is string => {
   const parsed = parse(name)
   return parsed !== undefined && parsed.run === undefined && parsed.path.every((id) => id !== "")
 }

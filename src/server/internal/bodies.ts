@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"
 import * as Result from "effect/Result"
 import * as Stream from "effect/Stream"
+import * as CallPaths from "../../internal/answer/callPath.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import type * as Body from "../../ui/Body.ts"
@@ -134,13 +135,13 @@ interface Plain extends Body.Posted {
   readonly into: Sessions.Into | undefined
 }
 
-/** Reads `{ content, id?, mode?, otherwise?, clientTools? }` or `{ answers }`. */
+/** Reads `{ content, id?, mode?, otherwise?, to?, clientTools? }` or `{ answers }`. */
 export const plain = (site: Site, sessionId: string, body: unknown): Result.Result<Plain, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader("a body", optionsOf(site))
-    const { answers, clientTools, content, id, mode, otherwise } = reader.object(body, "the body")
+    const { answers, clientTools, content, id, ...place } = reader.object(body, "the body")
     if ((answers === undefined) === (content === undefined)) reader.refuse("the body", "must have content or answers")
-    if (mode !== undefined && answers !== undefined) reader.refuse("mode", "must be left out with answers")
+    if (place["mode"] !== undefined && answers !== undefined) reader.refuse("mode", "must be left out with answers")
     const actions: ReadonlyArray<Body.Action> = answers === undefined
       ? [{
         _tag: "Say",
@@ -153,21 +154,31 @@ export const plain = (site: Site, sessionId: string, body: unknown): Result.Resu
       sessionId,
       actions,
       clientTools: clientTools === undefined ? [] : reader.clientTools(clientTools, "clientTools"),
-      into: intoOf(reader, mode, otherwise)
+      into: intoOf(reader, place)
     }
   })
 
-const intoOf = (reader: Posted.Reader, mode: unknown, otherwise: unknown): Sessions.Into | undefined => {
+/** Returns the place of a message, as `{ mode?, otherwise?, to? }` of its body. Without `mode` it has none. */
+const intoOf = (
+  reader: Posted.Reader,
+  { mode, otherwise, to }: { readonly mode?: unknown; readonly otherwise?: unknown; readonly to?: unknown }
+): Sessions.Into | undefined => {
   if (mode === undefined) {
+    if (to !== undefined) return reader.refuse("to", "must be left out where mode is")
     return otherwise === undefined ? undefined : reader.refuse("otherwise", "must be left out where mode is")
   }
   if (mode !== "next" && mode !== "steer" && mode !== "follow") {
     return reader.refuse("mode", `must be "next", "steer" or "follow"`)
   }
-  if (otherwise === undefined) return { mode }
-  return otherwise === "next" || otherwise === "refuse"
-    ? { mode, otherwise }
-    : reader.refuse("otherwise", `must be "next" or "refuse"`)
+  if (otherwise !== undefined && otherwise !== "next" && otherwise !== "refuse") {
+    return reader.refuse("otherwise", `must be "next" or "refuse"`)
+  }
+  const into: Sessions.Into = { mode, ...(otherwise === undefined ? {} : { otherwise }) }
+  if (to === undefined) return into
+  if (!CallPaths.isPath(to)) return reader.refuse("to", `must be the path of a call, such as "c0" or "c0/c1"`)
+  if (mode === "next") return reader.refuse("to", `must be left out with mode "next"`)
+  if (otherwise === "next") return reader.refuse("otherwise", `must be "refuse", or left out, with to`)
+  return { ...into, to }
 }
 
 /** The parts of a body that asks for a branch of a session. */

@@ -88,7 +88,7 @@ interface Saying {
 }
 
 /** The place of a message, as `Session.submit` knows it. */
-export type Into = Pick<Session.SubmitOptions, "mode" | "otherwise">
+export type Into = Pick<Session.SubmitOptions, "mode" | "otherwise" | "to">
 
 const idTaken = Refusals.conflict("id_taken", "Something else was sent under this id. Send it under a new one.")
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
@@ -143,12 +143,13 @@ export const say = (
 
 /**
  * Returns the run of a message that may go into a run under way: by its id that run, which another message began, or
- * the run that the message begins. Refuses for a refused message.
+ * the run that the message begins. For a message to a run inside a call it is the run around that one. Refuses for a
+ * refused message.
  */
 export const runOf = (
   { key }: Named,
   id: string,
-  { mode = "next" }: Into
+  { mode = "next", to }: Into
 ): Effect.Effect<
   { readonly runId: string } | { readonly takes: string },
   Refusals.Refusal | Journal.StoreError,
@@ -160,6 +161,8 @@ export const runOf = (
     if (receipt?.became === "refused") {
       return yield* Refusals.conflict("refused", `No run gets the message: ${receipt.reason}.`)
     }
+    const around = kept?.interrupted?.requestId ?? (kept && Session.view(kept).lastRun?.requestId)
+    if (to !== undefined && around !== undefined) return { runId: around }
     const underWay = receipt?.became === "queued" && mode !== "next" ? kept?.interrupted?.requestId : undefined
     const runId = receipt?.became === "delivered" ? receipt.requestId : underWay
     return runId === undefined ? { takes: id } : { runId }
