@@ -1,7 +1,7 @@
 /**
  * Budgets and steers side by side, over a model on the loopback interface that asks for a tool and then answers, 50 ms
- * after each request. Prints what twenty agents spend that have money for seven requests, and what becomes of words into
- * a run at each of its boundaries:
+ * after each request. Prints what twenty sub-agents of one parent spend that have money for seven requests, and what becomes
+ * of words into a run at each of its boundaries:
  *
  *     npm ci --prefix scratchpad/bench/peers
  *     npm run build && node scratchpad/bench/governed.ts
@@ -14,12 +14,27 @@ import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { versions } from "./implementations.ts"
 
-/** The price of a request in millionths, and the money that there is: for seven of them. */
+/** The price of a request in millionths, and the money that there is: for two of the parent, and seven below it. */
 const price = 1_000
-const limit = 7 * price
+const limit = 9 * price
 
-/** Makes agents under one account. Each returns whether it came to an answer. */
-export type Agents = (url: string, limit: number, price: number) => () => Promise<boolean>
+/** What became of a sub-agent. */
+export type Fate = "answered" | "ended" | "failed"
+
+/** What the parent is asked. */
+const errand = "Ask twenty"
+
+/** A parent and its twenty sub-agents. */
+interface Tree {
+  readonly url: string
+  readonly errand: string
+  readonly limit: number
+  readonly price: number
+  readonly ended: (fate: Fate) => void
+}
+
+/** Runs a parent and its sub-agents under one account, and returns whether the parent came to an answer. */
+export type Agents = (tree: Tree) => Promise<boolean>
 
 /** Makes a run that can be spoken to. */
 export type Speaking = (url: string, look: () => Promise<string>) => {
@@ -34,7 +49,13 @@ const words = "Not that"
 const pause = (millis: number) => new Promise((resolve) => setTimeout(resolve, millis))
 
 const usage = { prompt_tokens: 10, completion_tokens: 10, total_tokens: 20 }
-const call = { id: "c0", type: "function", function: { name: "look", arguments: "{}" } }
+const callOf = (name: string, index: number) => ({
+  id: `c${index}`,
+  type: "function",
+  function: { name, arguments: "{}" }
+})
+const look = [callOf("look", 0)]
+const twenty = Array.from({ length: 20 }, (_, index) => callOf("agent", index))
 
 /** Serves the model. `heard` is called with each body before it is answered. */
 const serve = async (heard: (body: string, index: number) => void = () => {}) => {
@@ -48,16 +69,19 @@ const serve = async (heard: (body: string, index: number) => void = () => {}) =>
       await pause(50)
       const { messages, stream } = JSON.parse(text)
       const isDone = messages.some((message: { readonly role: string }) => message.role === "tool")
+      const calls = text.includes(errand) ? twenty : look
       const message = isDone
         ? { role: "assistant", content: "Done." }
-        : { role: "assistant", content: null, tool_calls: [call] }
+        : { role: "assistant", content: null, tool_calls: calls }
       const finish_reason = isDone ? "stop" : "tool_calls"
       if (stream !== true) {
         response.writeHead(200, { "content-type": "application/json" })
         const choices = [{ index: 0, message, finish_reason }]
         return response.end(JSON.stringify({ ...head, object: "chat.completion", choices, usage }))
       }
-      const delta = isDone ? message : { ...message, tool_calls: [{ index: 0, ...call }] }
+      const delta = isDone
+        ? message
+        : { ...message, tool_calls: calls.map((call, index) => ({ index, ...call })) }
       const chunk = (choices: ReadonlyArray<object>, more: object = {}) =>
         `data: ${JSON.stringify({ ...head, object: "chat.completion.chunk", choices, ...more })}\n\n`
       response.writeHead(200, { "content-type": "text/event-stream" })
@@ -78,17 +102,20 @@ const serve = async (heard: (body: string, index: number) => void = () => {}) =>
 
 const spend = async (agents: Agents) => {
   const server = await serve()
-  const agent = agents(server.url, limit, price)
-  const fate = () =>
-    Promise.race([
-      agent().then((isAnswered) => isAnswered ? "answered" : "ended", () => "failed"),
-      pause(10_000).then(() => "hung")
-    ])
-  const fates = await Promise.all(Array.from({ length: 20 }, fate))
+  const fates: Array<Fate> = []
+  const parent = await Promise.race([
+    agents({ url: server.url, errand, limit, price, ended: (fate) => void fates.push(fate) }).then(
+      (isAnswered) => isAnswered ? "answers" : "ends without an answer",
+      () => "fails"
+    ),
+    pause(20_000).then(() => "hangs")
+  ])
   server.close()
-  const count = (fate: string) => fates.filter((other) => other === fate).length
+  const count = (fate: Fate) => fates.filter((other) => other === fate).length
   const requests = server.bodies.length
-  return [requests, requests * price, ...["answered", "ended", "failed", "hung"].map(count)]
+  const counts = (["answered", "ended", "failed"] as const).map(count)
+  // What was begun and has no fate, or was never begun.
+  return [requests, requests * price, ...counts, 20 - fates.length, parent]
 }
 
 const boundaries = [
@@ -127,14 +154,13 @@ const speak = async (speaking: Speaking, boundary: typeof boundaries[number]) =>
 }
 
 /** A process that is killed while its tool runs, behind the words, and the next one. */
-const killed = async () => {
+const killed = async (name: string) => {
   const folder = mkdtempSync(join(tmpdir(), "heddle-governed-"))
   const server = await serve()
   const start = (command: string) =>
     new Promise<string>((resolve) => {
-      const child = spawn(process.execPath, [import.meta.filename, command, server.url, join(folder, "s.db")], {
-        stdio: ["ignore", "pipe", "inherit"]
-      })
+      const args = [...process.execArgv, import.meta.filename, command, name, server.url, join(folder, "s.db")]
+      const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] })
       let said = ""
       child.stdout.setEncoding("utf8").on("data", (text: string) => void (said += text))
       child.on("close", () => resolve(said.trim()))
@@ -150,9 +176,19 @@ const killed = async () => {
 const table = (rows: ReadonlyArray<ReadonlyArray<unknown>>) =>
   console.log(`${rows.map((row) => `| ${row.join(" | ")} |`).join("\n")}\n`)
 
+/** A run that another start goes on with, as far as the library can. One in memory begins anew. */
+const keptOf = (speaking: Speaking) => (url: string, _: string, look: () => Promise<string>) => {
+  const run = speaking(url, look)
+  return { say: async (text: string) => run.say(text), run: () => run.run().then(() => run.told()) }
+}
+
 if (import.meta.main) {
   const heddle = await import("./loops/governed.ts")
-  const [command, url = "", filename = ""] = process.argv.slice(2)
+  const peers: {
+    readonly agents: Readonly<Record<string, Agents>>
+    readonly speaking: Readonly<Record<string, Speaking>>
+  } = await import(`./${"peers/governed.ts"}`)
+  const [command, name = "", url = "", filename = ""] = process.argv.slice(2)
   if (command !== undefined) {
     const look = async () => {
       if (command !== "die") return "a loom"
@@ -160,16 +196,15 @@ if (import.meta.main) {
       process.kill(process.pid, "SIGKILL")
       return ""
     }
-    const run = heddle.kept(url, filename, look)
+    const speaking = peers.speaking[name]
+    const run = (speaking === undefined ? heddle.kept : keptOf(speaking))(url, filename, look)
     console.log(await run.run())
     process.exit(0)
   }
   console.log(`${versions()}\n`)
-  const peers: {
-    readonly agents: Readonly<Record<string, Agents>>
-    readonly speaking: Readonly<Record<string, Speaking>>
-  } = await import(`./${"peers/governed.ts"}`)
-  const rows: Array<ReadonlyArray<unknown>> = [["", "requests", "money", "answered", "ended", "failed", "hung"]]
+  const rows: Array<ReadonlyArray<unknown>> = [
+    ["", "requests", "money", "answered", "ended", "failed", "hung", "the parent"]
+  ]
   for (const [name, agents] of Object.entries({ Heddle: heddle.agents, ...peers.agents })) {
     rows.push([name, ...await spend(agents)])
   }
@@ -181,7 +216,9 @@ if (import.meta.main) {
     for (const [, speaking] of all) row.push(await speak(speaking, boundary))
     steers.push(row)
   }
-  steers.push(["while the tool runs, then `kill -9`, and a new start", await killed()])
+  const last = ["while the tool runs, then `kill -9`, and a new start"]
+  for (const [name] of all) last.push(await killed(name))
+  steers.push(last)
   table(steers)
   process.exit(0)
 }

@@ -1,9 +1,10 @@
-/** One account for twenty agents, and words into a run, on Heddle. */
+/** One account for a parent and its twenty sub-agents, and words into a run, on Heddle. */
 import * as Effect from "effect/Effect"
 import * as FetchHttpClient from "effect/http/FetchHttpClient"
 import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
-import { Adapter, Budget, Chat, Inbox, Limits, Pricing, Session, Tool } from "heddle"
+import * as Stream from "effect/Stream"
+import { Adapter, Budget, Chat, Inbox, Pricing, Session, Tool } from "heddle"
 import { OpenAiChat } from "heddle/adapters"
 import { SessionStore } from "heddle/sql"
 import type { Agents, Speaking } from "../governed.ts"
@@ -14,16 +15,31 @@ const model = (baseUrl: string) =>
 const toolOf = (look: () => Promise<string>) =>
   Tool.make("look", { parameters: {}, idempotent: true, handler: () => Effect.promise(look) })
 
-export const agents: Agents = (url, limit) => {
+export const agents: Agents = async ({ ended, errand, limit, url }) => {
   const named = Adapter.map((adapter) => ({ ...adapter, provider: "m" })).pipe(Layer.provide(model(url)))
   const prices = Pricing.layer({ m: { models: { m: { cost: { input: 50, output: 50 } } } } })
-  const budget = Limits.layer({ budget: Budget.make({ money: limit }, { estimate: () => 10 }) })
-  const context = Effect.runPromise(Effect.scoped(Layer.build(Layer.mergeAll(named, prices, budget))))
-  const options = { tools: [toolOf(async () => "a loom")], maxTokens: 10 }
-  return async () => {
-    const { outcome } = await Effect.runPromise(Effect.provide(Chat.run("Hi", options), await context))
-    return outcome._tag === "Completed"
-  }
+  const agent = Tool.fromChat("agent", {
+    parameters: {},
+    chat: () =>
+      Chat.stream("Hi", { tools: [toolOf(async () => "a loom")], maxTokens: 10 }).pipe(
+        Stream.tap((event) =>
+          Effect.sync(() => {
+            if (event._tag === "ChatCompleted") {
+              ended(event.result.outcome._tag === "Completed" ? "answered" : "ended")
+            }
+          })
+        )
+      )
+  })
+  const { outcome } = await Effect.runPromise(
+    Chat.run(errand, {
+      tools: [agent],
+      maxConcurrency: 20,
+      maxTokens: 10,
+      budget: Budget.make({ money: limit }, { estimate: () => 10 })
+    }).pipe(Effect.provide([named, prices]))
+  )
+  return outcome._tag === "Completed"
 }
 
 export const speaking: Speaking = (url, look) => {
