@@ -210,11 +210,6 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
     return [{ type: "start", ...(messageId === undefined ? {} : { messageId }) }, ...chunks]
   }
 
-  private delivered({ content, id }: Extract<Machine.Move, { readonly kind: "messageDelivered" }>): Chunk {
-    const parts = contentParts(content) as unknown as ReadonlyArray<Schema.Json>
-    return this.protocol >= 7 ? { type: "steering-message", id, parts } : { type: messageType, id, data: { parts } }
-  }
-
   said(kind: "text" | "reasoning", id: string, delta: string): Chunk | undefined {
     return this.behind > 0 ? undefined : { type: `${kind}-delta`, id, delta }
   }
@@ -242,7 +237,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
       case "output":
         return [outputPart(move)]
       case "messageDelivered":
-        return [this.delivered(move)]
+        return [deliveredPart(move, this.protocol)]
       case "messageRefused":
         return [{ type: messageType, id: move.id, data: { reason: move.reason } }]
       case "modelSwitched": {
@@ -603,6 +598,11 @@ export interface MessagesOptions {
   readonly runId?: string
   /** Encoded typed answers by reply index. None by default. */
   readonly outputs?: ReadonlyMap<number, unknown>
+  /**
+   * Ids of messages delivered into a run, by thread index. Each is a part of the reply around it, as in the stream.
+   * None by default: each is a user message.
+   */
+  readonly delivered?: ReadonlyMap<number, string>
   /** Names a message by the thread index of its first message. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
   /**
@@ -615,9 +615,19 @@ const knownMessages = {
   ...ThreadEvents.knownRules,
   runId: Values.text,
   outputs: Values.map,
+  delivered: Values.map,
   messageId: Values.fn,
   protocol: Majors.protocol
 } satisfies NamesOf<MessagesOptions>
+
+/** Returns the part of a reply for a message delivered into its run. */
+const deliveredPart = (
+  { content, id }: Extract<Machine.Move, { readonly kind: "messageDelivered" }>,
+  protocol: Majors.Protocol
+): Chunk => {
+  const parts = contentParts(content) as unknown as ReadonlyArray<Schema.Json>
+  return protocol >= 7 ? { type: "steering-message", id, parts } : { type: messageType, id, data: { parts } }
+}
 
 /** Folds moves and deltas into message parts. */
 class Parts implements Machine.Words<never> {
@@ -659,6 +669,9 @@ class Parts implements Machine.Words<never> {
         this.parts.push(part)
         return
       }
+      case "messageDelivered":
+        this.parts.push(deliveredPart(move, this.protocol) as Record<string, Schema.Json>)
+        return
       case "output": {
         const part = outputPart(move)
         const before = this.parts.find(({ type }) => type === part.type)

@@ -1,5 +1,6 @@
 /** Messages into a running run over HTTP: where they go, their outcome, and how one is taken back. */
 import { assert, describe, it } from "@effect/vitest"
+import { readUIMessageStream, type UIMessage } from "ai"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -19,7 +20,11 @@ const answer = (text: string) => [Script.text(text), Script.finish("stop")]
 /** A message of a chat, as the server shows it. */
 interface Shown {
   readonly role: string
-  readonly parts: ReadonlyArray<{ readonly text?: string }>
+  readonly parts: ReadonlyArray<{
+    readonly type: string
+    readonly text?: string
+    readonly parts?: ReadonlyArray<{ readonly text?: string }>
+  }>
 }
 
 /** A server whose tool waits until it is let go, with a run under way in session `s1`. */
@@ -46,8 +51,11 @@ const running = (
     const fate = (id: string) =>
       Effect.map(ask("GET", `${at}/s1/messages/${encodeURIComponent(id)}`), ({ body }) => body)
     const texts = Effect.map(ask("GET", `${at}/s1`), ({ body }) =>
+      // A message into a run is a part of the reply.
       (body.messages as ReadonlyArray<Shown>).flatMap(({ parts, role }) =>
-        role === "user" ? parts.map(({ text }) => text) : []
+        role === "user" ?
+          parts.map(({ text }) => text) :
+          parts.flatMap(({ parts = [], type }) => type === "steering-message" ? parts.map(({ text }) => text) : [])
       ))
     return { site, ask, end, fate, texts }
   })
@@ -252,6 +260,82 @@ describe("a message into a running run, over HTTP", () => {
       const events = yield* end
       assert.lengthOf(events.filter(({ _tag }) => _tag === "MessageDelivered"), 2)
       assert.deepStrictEqual(yield* texts, ["go", "not that", "nor that"])
+    }).pipe(Effect.scoped))
+})
+
+/** The message that a page of the AI SDK has of a stream, without what only lives, such as the states of texts. */
+const pageOf = async (text: string) => {
+  const chunks = text.split("\n\n").flatMap((piece) => piece.startsWith("data: {") ? [JSON.parse(piece.slice(6))] : [])
+  let last: UIMessage | undefined
+  const stream = new ReadableStream({
+    start: (controller) => {
+      for (const chunk of chunks) controller.enqueue(chunk)
+      controller.close()
+    }
+  })
+  for await (const message of readUIMessageStream({ stream, terminateOnError: true })) last = message
+  return last === undefined ? undefined : { id: last.id, parts: last.parts.map(partOf) }
+}
+
+const partOf = ({ id, parts, text, toolCallId, type }: any) =>
+  JSON.parse(JSON.stringify({ id, parts, text, toolCallId, type }))
+
+describe("R-594: a page that is loaded has a message into a run within its one reply, as a page that saw it", () => {
+  it.live("while the run is under way, and when it has ended", () =>
+    Effect.gen(function*() {
+      const gates = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
+      const began = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
+      let calls = 0
+      const wait = Tool.make("wait", {
+        parameters: {},
+        handler: () =>
+          Effect.suspend(() => {
+            const call = calls++
+            return Effect.as(
+              Effect.andThen(Deferred.succeed(began[call]!, undefined), Deferred.await(gates[call]!)),
+              "ok"
+            )
+          })
+      })
+      const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [wait] }) })
+      const second = [Script.text("I see."), Script.toolCall("d", "wait"), Script.finish("tool_calls")]
+      const site = yield* serve([helper], Script.layer([asks, second, answer("done")]), { joinMillis: 0 })
+      const said = { id: "m0", role: "user", parts: [{ type: "text", text: "go" }] }
+      const page = fetch(`${site.url}${at}`, {
+        method: "POST",
+        headers: { "content-type": "application/json" },
+        body: JSON.stringify({ id: "s1", trigger: "submit-message", messages: [said] })
+      }).then((response) => response.text())
+      yield* Deferred.await(began[0]!)
+      const steer = { content: "not that", id: "m1", mode: "steer" }
+      yield* Effect.promise(() => site.ask("POST", `${at}/s1/messages?wait=false`, steer))
+      yield* Deferred.succeed(gates[0]!, undefined)
+      yield* Deferred.await(began[1]!)
+      const loaded = Effect.map(
+        Effect.promise(() => site.ask("GET", `${at}/s1`)),
+        ({ text }) => JSON.parse(text)
+      )
+      const underWay = yield* loaded
+      const resumed = yield* Effect.promise(() => fetch(`${site.url}${at}/s1/stream`))
+      yield* Deferred.succeed(gates[1]!, undefined)
+      const live = yield* Effect.promise(async () => pageOf(await page))
+      assert.deepStrictEqual(live?.parts.map(({ type }: { readonly type: string }) => type), [
+        "step-start",
+        "dynamic-tool",
+        "steering-message",
+        "step-start",
+        "text",
+        "dynamic-tool",
+        "step-start",
+        "text"
+      ])
+      assert.deepStrictEqual(underWay.messages.map(({ id }: { readonly id: string }) => id), ["m0"])
+      assert.strictEqual(underWay.open.id, live?.id)
+      assert.deepStrictEqual(underWay.open.parts.map(partOf), live?.parts.slice(0, 3))
+      assert.deepStrictEqual(yield* Effect.promise(async () => pageOf(await resumed.text())), live)
+      const { messages } = yield* loaded
+      assert.deepStrictEqual(messages.map(({ id }: { readonly id: string }) => id), ["m0", live?.id])
+      assert.deepStrictEqual(messages[1].parts.map(partOf), live?.parts)
     }).pipe(Effect.scoped))
 })
 

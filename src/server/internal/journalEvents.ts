@@ -108,6 +108,8 @@ export class Telling {
   readonly turns = new Map<number, string>()
   /** The places in the thread of the messages that rules added, which no stream gives. */
   readonly hidden = new Set<number>()
+  /** The ids of the messages that runs under way got, by their places in the thread. */
+  readonly inside = new Map<number, string>()
   /** The typed answers of runs, by the places in the thread of the replies that gave them. */
   readonly outputs = new Map<number, unknown>()
   /** Number of the records that were applied. */
@@ -167,6 +169,7 @@ export class Telling {
     for (const [place, name] of this.names) copy.names.set(place, name)
     for (const [place, name] of this.turns) copy.turns.set(place, name)
     for (const place of this.hidden) copy.hidden.add(place)
+    for (const [place, id] of this.inside) copy.inside.set(place, id)
     for (const [place, output] of this.outputs) copy.outputs.set(place, output)
     copy.message = this.message
     copy.asked = this.asked
@@ -439,6 +442,7 @@ export class Telling {
     const first = this.place - ids.length
     return ids.map((id, index) => {
       this.names.set(first + index, id)
+      this.inside.set(first + index, id)
       return { _tag: "MessageDelivered", id, message: messages[index], stepIndex }
     })
   }

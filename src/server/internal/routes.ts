@@ -584,17 +584,16 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
     const { suspensions, thread } = kept.session
     const isWhole = isKnown(view)
     const shown = seen(thread.messages, telling).filter(([, message]) => isWhole(message))
+    const shownOf = <A>(known: ReadonlyMap<number, A>): ReadonlyMap<number, A> =>
+      new Map(shown.flatMap(([place], index) => known.has(place) ? [[index, known.get(place) as A] as const] : []))
     const messages = UiStream.messages({ ...thread, messages: shown.map(([, message]) => message) }, {
       publish,
       publishReasoning,
       suspensions,
       runId: view.waitingSince ?? "",
       protocol: site.protocol,
-      outputs: new Map(
-        shown.flatMap(([place], index) =>
-          telling.outputs.has(place) ? [[index, telling.outputs.get(place)] as const] : []
-        )
-      ),
+      outputs: shownOf(telling.outputs),
+      delivered: shownOf(telling.inside),
       messageId: (index) => {
         const place = shown[index]?.[0] ?? index
         return telling.names.get(place) ?? `message-${place}`

@@ -11,14 +11,15 @@ import type * as Thread from "../../Thread.ts"
 export interface Rules extends Pick<Event.PublicOptions, "publish" | "publishReasoning" | "runId"> {
   readonly suspensions?: ReadonlyArray<Event.Suspension>
   readonly outputs?: ReadonlyMap<number, unknown>
+  readonly delivered?: ReadonlyMap<number, string>
 }
 
-/** Kinds of the rules, except the run and the typed answers, not used by every page. */
+/** Kinds of the rules, except the run, the typed answers and the delivered messages, not used by every page. */
 export const knownRules = {
   publish: Public.knownOptions.publish,
   publishReasoning: Public.knownOptions.publishReasoning,
   suspensions: Values.listOf(Values.record, "suspensions")
-} satisfies Omit<NamesOf<Rules>, "runId" | "outputs">
+} satisfies Omit<NamesOf<Rules>, "runId" | "outputs" | "delivered">
 
 /** A user message, or the assistant turns up to the next. */
 export type Entry =
@@ -35,7 +36,7 @@ export type Entry =
 
 /** Returns the thread as entries, oldest first, without system messages. */
 export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<Entry> => {
-  const { outputs, suspensions = [], ...options } = rules
+  const { delivered, outputs, suspensions = [], ...options } = rules
   const calls = new Map<string, Event.PublicCall>()
   const published = (event: Partial<Event.Event> & { readonly _tag: string }): ReadonlyArray<Event.PublicEvent> => {
     const found = Public.toPublic(event, { ...options, calls })
@@ -57,10 +58,16 @@ export const entriesOf = (thread: Thread.Thread, rules: Rules): ReadonlyArray<En
   let places: Array<number> = []
   thread.messages.forEach((message, index) => {
     switch (message.role) {
-      case "user":
+      case "user": {
+        const id = delivered?.get(index)
+        if (turns !== undefined && id !== undefined) {
+          turns.push(...published({ _tag: "MessageDelivered", id, message, stepIndex: places.length }))
+          return
+        }
         turns = undefined
         entries.push({ role: "user", index, message })
         return
+      }
       case "assistant":
         // The suspension already shows a waiting question.
         if (message.askUser === true && isBehind(index)) return
