@@ -348,6 +348,17 @@ const lists: Conformance.Suite<Session.Store> = [
     ])
     yield* Conformance.holds("since when", (third?.since ?? 0) > (first?.since ?? 0))
   }),
+  of("a message behind work that is left changes neither that nor since when", function*(store, id) {
+    for (const next of ["reply", "continue", "resume", "wait"] as const) {
+      const key = `${id}/${next}`
+      yield* store.append(key, 0, [opened(key)], leaving(next))
+      const before = yield* listed(store, key)
+      yield* pass(3)
+      yield* store.append(key, 1, [submitted])
+      const after = yield* listed(store, key)
+      yield* Conformance.equals(`behind ${next}`, after, before.map((one) => ({ ...one, version: 2 })))
+    }
+  }),
   of("each field of a summary is listed as the last append gave it, in the first append too", function*(store, id) {
     const listedAs = (id: string) =>
       Effect.map(listed(store, id), ([found]) => {
@@ -430,6 +441,16 @@ const lists: Conformance.Suite<Session.Store> = [
     yield* Conformance.equals("those of another prefix", yield* store.count({ prefix: `${prefix}x` }), none)
     yield* store.append(`${prefix}😀`, 0, [opened(id)], leaving("nothing"))
     yield* Conformance.equals("those of half a character", (yield* store.count({ prefix: `${prefix}\ud83d` })).idle, 1)
+  }),
+  of("the sessions of a prefix are those of no other, at each edge of Unicode", function*(store, id) {
+    const edges = ["\u007f", "\u0080", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\u{10000}", "\u{10ffff}"]
+    const prefixes = edges.map((edge) => `${id}/${edge}`)
+    yield* Effect.forEach(prefixes, (prefix) => store.append(`${prefix}a`, 0, [opened(id)], leaving("nothing")))
+    for (const [index, prefix] of prefixes.entries()) {
+      const found = yield* listed(store, prefix)
+      yield* Conformance.equals(`those of edge ${index}`, found.map((one) => one.id), [`${prefix}a`])
+      yield* Conformance.equals(`the count of edge ${index}`, (yield* store.count({ prefix })).idle, 1)
+    }
   }),
   of("an append that is repeated under its name adds nothing, also behind a command", function*(store, id) {
     const once = store.append(id, 0, [opened(id), said("a")], { name: "n1" })

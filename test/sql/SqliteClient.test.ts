@@ -130,6 +130,28 @@ describe("SqliteClient", () => {
       assert.match(broken.message, /no such column/)
     })))
 
+  it.effect("a stream that is left, in whatever way, keeps no statement open", () =>
+    memory(Effect.gen(function*() {
+      const sql = yield* things
+      const names = sql<{ name: string }>`SELECT name FROM things`.stream
+      const left: { readonly [how: string]: Effect.Effect<unknown, unknown> } = {
+        "for want of more": Stream.runDrain(Stream.take(names, 1)),
+        "by a failure": Effect.exit(Stream.runForEach(names, () => Effect.fail("no"))),
+        "by an interruption": Effect.flatMap(
+          Effect.forkChild(Stream.runForEach(names, () => Effect.never), { startImmediately: true }),
+          Fiber.interrupt
+        )
+      }
+      for (const [how, leaving] of Object.entries(left)) {
+        yield* Effect.forEach(Array.from({ length: 300 }), (_, index) =>
+          sql`INSERT INTO things (name) VALUES (${`${how} ${index}`})`)
+        yield* leaving
+        // SQLite does this where no statement is open.
+        const exit = yield* Effect.exit(sql`VACUUM`)
+        assert.isTrue(Exit.isSuccess(exit), how)
+      }
+    })))
+
   it.effect("more statements than it keeps", () =>
     open({ filename: ":memory:", preparedStatements: 2 })((sql) =>
       Effect.gen(function*() {

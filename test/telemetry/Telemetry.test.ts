@@ -16,7 +16,7 @@ import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
-import { Adapter, Chat, Message, Policy, Session, Step, Tool, ToolRunner } from "heddle"
+import { Adapter, Chat, Message, Policy, type Response, Session, Step, Tool, ToolRunner } from "heddle"
 import { Telemetry } from "heddle/telemetry"
 import { everyStep, Script } from "heddle/testing"
 import { annotateCall, names, version } from "../../src/internal/telemetry.ts"
@@ -651,6 +651,24 @@ describe("Telemetry: content", () => {
       assert.deepStrictEqual(JSON.parse(details[1]!.attributes["gen_ai.output.messages"]), [reply])
     }))
 
+  it.effect("W-12: the reply of a model call is captured with the reason for which it ended", () =>
+    Effect.gen(function*() {
+      const written: Readonly<Record<Response.FinishReason, string>> = {
+        stop: "stop",
+        length: "length",
+        tool_calls: "tool_call",
+        content_filter: "content_filter",
+        error: "error",
+        other: "stop"
+      }
+      for (const [reason, shown] of Object.entries(written)) {
+        const model = modelOf([text("Done"), finish(reason as Response.FinishReason)])
+        const { spans } = yield* watched(Effect.exit(Chat.run("Go")), model, { capture: "spans" })
+        const [reply] = JSON.parse(String(attribute(named(spans, "chat")[0]!, "gen_ai.output.messages")))
+        assert.strictEqual(reply.finish_reason, shown, reason)
+      }
+    }))
+
   it.effect("W-12: a run does not depend on its telemetry: a logger that throws changes nothing of it", () =>
     Effect.gen(function*() {
       const throwing = Logger.make(({ message }) => {
@@ -716,6 +734,13 @@ describe("Telemetry: content", () => {
       assert.deepStrictEqual(
         of("execute_tool", "langfuse.observation.output"),
         of("execute_tool", "gen_ai.tool.call.result")
+      )
+      const answering = modelOf([text("Done"), finish("stop", { model: "gpt-9-mini" })])
+      const { spans: answered } = yield* watched(Chat.run("Go"), answering, everything)
+      assert.strictEqual(
+        attribute(named(answered, "chat")[0]!, "llm.model_name"),
+        "gpt-9-mini",
+        "the model that has answered"
       )
       const off = yield* watched(leak, leakingModel, everything)
       for (const span of off.spans) assert.isFalse(span.attributes.has("input.value"), span.name)

@@ -95,6 +95,9 @@ describe("UiStream.make", () => {
       Effect.gen(function*() {
         const { events, result } = yield* script()
         yield* holds(events, result)
+        for (const protocol of [5, 6, 7] as const) {
+          assert.strictEqual(chunksOf(published(events), { protocol }).at(-1)?.type, "finish", `ai ${protocol}`)
+        }
       }))
   }
 })
@@ -405,6 +408,21 @@ describe("UiStream.messages", () => {
       { type: "text", text: "See" },
       { type: "file", mediaType: "image/png", url: "data:image/png;base64,iVBORw0KGgo=" }
     ])
+  })
+
+  it("W-01: a user's message is shown as it was posted, with each field of its parts", () => {
+    const data = (mediaType: string) => `data:${mediaType};base64,iVBORw0KGgo=`
+    const parts = [
+      { type: "text", text: "See" },
+      { type: "file", mediaType: "image/png", url: data("image/png") },
+      { type: "file", mediaType: "text/plain", url: data("text/plain"), filename: "a.txt" },
+      { type: "file", mediaType: "text/plain", url: data("text/plain") },
+      { type: "file", mediaType: "application/pdf", url: "https://example.com/a.pdf", filename: "a.pdf" }
+    ]
+    const read = UiStream.read({ id: "s", messages: [{ id: "m", role: "user", parts }] }, { allowUrl: () => true })
+    const [say] = Result.getOrThrow(read).actions
+    if (say?._tag !== "Say") return assert.fail("it is no message")
+    assert.deepStrictEqual(UiStream.messages(Thread.fromMessages([Message.user(say.content)]))[0]?.parts, parts)
   })
 })
 

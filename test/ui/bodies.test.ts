@@ -531,6 +531,37 @@ describe("bodies", () => {
     assert.deepStrictEqual(Result.getOrThrow(read).clientTools.map(({ name }) => name), ["locate"])
   })
 
+  it("W-11: a text is taken at its greatest length, and refused with one character more", () => {
+    const allowUrl = () => true
+    const link = (length: number) => `https://example.com/${"a".repeat(length - 20)}`
+    const lengths: ReadonlyArray<readonly [name: string, most: number, read: (length: number) => unknown]> = [
+      ["the address of a file", 8192, (length) => UiStream.read(uiUser([file(link(length))]), { allowUrl })],
+      ["the address of an image", 8192, (length) => {
+        const source = { type: "url", value: link(length), mimeType: "image/png" }
+        return AgUi.read(agUser([{ type: "image", source }]), { allowUrl })
+      }],
+      [
+        "the name of a file",
+        255,
+        (length) =>
+          UiStream.read(
+            uiUser([{ ...file("data:text/plain;base64,iVBORw0KGgo=", "text/plain"), filename: "a".repeat(length) }])
+          )
+      ],
+      ["the id of a session", 128, (length) => UiStream.read(uiUser(text, { id: "a".repeat(length) }))],
+      ["the id of a thread", 128, (length) => AgUi.read(agUser("Hi", { threadId: "a".repeat(length) }))],
+      ["the id of a run", 512, (length) => AgUi.read(agUser("Hi", { runId: "a".repeat(length) }))],
+      ["the id of a message", 512, (length) => {
+        const messages = [{ id: "a".repeat(length), role: "user", parts: text }]
+        return UiStream.read({ ...uiUser(text), messages })
+      }]
+    ]
+    for (const [name, most, read] of lengths) {
+      const isTaken = [most, most + 1].map((length) => Result.isSuccess(read(length) as ReturnType<typeof AgUi.read>))
+      assert.deepStrictEqual(isTaken, [true, false], name)
+    }
+  })
+
   it("W-11: bounds are options", () => {
     const bounds = { textBytes: 1 }
     assert.deepStrictEqual(told(UiStream.read(uiUser(text), { bounds })), ["too_large", "messages[0].parts[0].text"])
