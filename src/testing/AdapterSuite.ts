@@ -1,6 +1,6 @@
 /**
- * The contract of adapters as runnable cases: the frame of a reply, the order inside it, and what an adapter owes the
- * connection it opens. One suite is for an adapter that answers, one for an adapter that cannot.
+ * Contract for adapters as runnable cases: the frame of a reply, the order inside it, and an adapter's duties towards
+ * its connections. One suite is for an adapter that answers, the other for an adapter that cannot.
  *
  * @since 0.1.0
  */
@@ -19,23 +19,25 @@ import * as Conformance from "./Conformance.ts"
 import * as Cases from "./internal/cases.ts"
 
 /**
- * The options of a suite.
+ * Options of a suite.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<out R = never> {
-  /** The request of each case. A question of one word by default; for the cases on tool calls, ask for some. */
+  /**
+   * Request for each case. Defaults to a one-word question; for the tool call cases, pass a request leading to calls.
+   */
   readonly request?: Adapter.Request
   /**
-   * The numbers of connections that were opened and closed since the layer was built. Without it, the cases that watch
-   * the connection are not in the suite: whether an adapter is cold cannot be seen from its events.
+   * Number of connections opened and closed since the layer was built. Without it the suite omits the connection cases:
+   * events do not reveal whether an adapter is cold.
    */
   readonly connections?: Effect.Effect<
     {
-      /** The number of connections that were opened. */
+      /** Number of opened connections. */
       readonly opened: number
-      /** The number of connections that were closed. */
+      /** Number of closed connections. */
       readonly closed: number
     },
     never,
@@ -141,7 +143,7 @@ const wholeArguments = (events: Events) =>
       )
     }))
 
-/** A call's arguments are lost only where fragments had begun, or where the reply was cut. */
+/** Allows lost arguments only if fragments had begun or the reply was cut. */
 const nothingMissing = (events: Events) => {
   const last = events.find(isOf("MessageCompleted"))
   if (last === undefined || ToolCalls.endingOf(last.finishReason) !== "whole") return Effect.void
@@ -165,7 +167,7 @@ const shallow = (events: Events) =>
       ToolCalls.isWhole(ToolCalls.ofValue(event.arguments))
     ))
 
-/** The cases on what a reply consists of. */
+/** Cases about reply contents. */
 const reply = (request: Adapter.Request): Conformance.Suite<Adapter.Adapter> => {
   const events = Effect.flatMap(ask(request), Stream.runCollect)
   const of = (name: string, check: (events: Events) => Effect.Effect<unknown, unknown>) =>
@@ -182,7 +184,7 @@ const reply = (request: Adapter.Request): Conformance.Suite<Adapter.Adapter> => 
   ]
 }
 
-/** The cases on the connection of a reply. */
+/** Cases about a reply's connection. */
 const connection = <R>(
   request: Adapter.Request,
   connections: NonNullable<Options<R>["connections"]>
@@ -223,7 +225,7 @@ const connection = <R>(
 }
 
 /**
- * The contract of an adapter that answers. The layer under test is built for each case, which sends the request once or
+ * Contract for an adapter that answers. Each case builds the layer under test anew, and sends the request once or
  * twice.
  *
  * **Example** (A scripted adapter)
@@ -247,8 +249,8 @@ export const answering = <R = never>(options: Options<R> = {}): Conformance.Suit
 }
 
 /**
- * The contract of an adapter that cannot answer: wrong key, no server. Its stream fails with an `AdapterError` before
- * its first event, and leaves no connection open.
+ * Contract for an adapter that cannot answer, due to a wrong key or a missing server. Its stream fails with an
+ * `AdapterError` before its first event, and leaves no connection open.
  *
  * **Example** (The names of its cases)
  *

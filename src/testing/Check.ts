@@ -1,7 +1,7 @@
 /**
- * The laws of a run as checks on what it left behind: the events of its stream, the result it gave, the thread it
- * handed out, the log of its handlers. A check is pure and gives every violation there is; a lawful run gives none. The
- * laws hold under every policy, so that a check needs to know nothing of how the run was driven.
+ * Checks a run against its laws through what it left behind: stream events, result, thread, handler log. A check is
+ * pure and returns every violation; a lawful run has no violations. The laws hold under every policy, so a check need
+ * not know how the run was driven.
  *
  * @since 0.1.0
  */
@@ -21,17 +21,17 @@ import type { Entry, HandlerOptions, Options, ThreadOptions, Violation } from ".
 export type { HandlerOptions, Options, ThreadOptions, Violation } from "./internal/violation.ts"
 
 /**
- * A function that checks the events of a run, with a member for each other thing that a run leaves behind.
+ * Checks a run's events, with a member for every other trace of a run.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Checks {
-  /** Checks events. Returns every violation, in the order of the laws. */
+  /** Checks events. Returns every violation, in law order. */
   (events: ReadonlyArray<Event.Event>, options?: Options): ReadonlyArray<Violation>
   /**
-   * Checks that a thread can be sent as it is: it validates, names and ids of calls can be sent, every call is answered
-   * once and in call order right behind its message, except those that are `pending`, and no answer lacks its call.
+   * Checks that a thread can be sent unchanged: it validates, call names and ids can be sent, every call except those
+   * `pending` has one answer, in call order right after its message, and every answer has its call.
    *
    * **Example** (A thread that no provider takes)
    *
@@ -48,9 +48,9 @@ export interface Checks {
    */
   readonly thread: (thread: Thread.Thread, options?: ThreadOptions) => ReadonlyArray<Violation>
   /**
-   * Checks that the arguments of calls stay as they were, from the log of a {@link Recorder.Recorder} whose `tap` the
-   * events passed, read after the run has ended: no event that was emitted has changed, a call is run with what the
-   * step tells of it, and its arguments can be written as JSON. A handler that changes its arguments changes its own.
+   * Checks that call arguments never change, from the log of a {@link Recorder.Recorder} whose `tap` saw the events,
+   * read after the run: no emitted event has changed, a call runs with the arguments its step reports, and JSON can
+   * express them. A handler changing its arguments changes only its own copy.
    *
    * **Example** (A tool that hands out the arguments of the thread)
    *
@@ -82,8 +82,8 @@ export interface Checks {
    */
   readonly calls: (log: ReadonlyArray<Entry>) => ReadonlyArray<Violation>
   /**
-   * Checks lifetime and concurrency of handlers, from the log of a {@link Recorder.Recorder} whose `handler` or `track`
-   * wrapped them, read after the run has ended.
+   * Checks handler lifetime and concurrency, from the log of a {@link Recorder.Recorder} whose `handler` or `track`
+   * wrapped the handlers, read after the run.
    *
    * **Example** (Two handlers, and one at a time)
    *
@@ -108,9 +108,8 @@ export interface Checks {
 }
 
 /**
- * Checks the events of `Chat.stream` against the laws that events can show: `answers`, `starts`, `order`, `frame`,
- * `fold`, `messages` and `history`. The events of a batch or of a step have no frame: leave out the findings of the law
- * `frame`.
+ * Checks `Chat.stream` events against the laws visible in events: `answers`, `starts`, `order`, `frame`, `fold`,
+ * `messages` and `history`. Batch or step events have no frame: ignore their `frame` findings.
  *
  * **Example** (A run of your own)
  *

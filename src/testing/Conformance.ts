@@ -1,6 +1,6 @@
 /**
- * The parts of the conformance suites. A suite is a list of named cases, each an Effect that needs the service under
- * test and fails when that breaks its contract; no test runner is needed, and any can be used.
+ * Building blocks for conformance suites. A suite is a list of named cases. Each case is an Effect that needs the
+ * service under test and fails if the service breaks its contract. Suites need no test runner, and work with any.
  *
  * @since 0.1.0
  */
@@ -23,15 +23,15 @@ export class ConformanceError
   extends Schema.TaggedError<ConformanceError>("heddle/testing/Conformance/ConformanceError")(
     "ConformanceError",
     {
-      /** A description of the fault. */
+      /** Description of the fault. */
       detail: Schema.String,
-      /** The case that shows it. */
+      /** Name of the failing case. */
       case: Schema.optionalKey(Schema.String),
-      /** The value that was expected, where two values were compared. */
+      /** Expected value, if two values were compared. */
       expected: Schema.optionalKey(Json.Opaque),
-      /** The value that was there. */
+      /** Actual value. */
       actual: Schema.optionalKey(Json.Opaque),
-      /** The failure or the defect of the implementation, where it did not answer. */
+      /** The implementation's failure or defect, if it did not answer. */
       cause: Schema.optionalKey(Json.Opaque)
     }
   )
@@ -45,21 +45,21 @@ export class ConformanceError
 }
 
 /**
- * One thing that a contract asks for. `R` is the service under test; a service that is a Context reference does not
- * show there.
+ * A single requirement of a contract. `R` is the service under test; a service given as a Context reference does not
+ * appear.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Case<out R = never> {
-  /** The demand of the contract. */
+  /** Requirement in words. */
   readonly name: string
-  /** Asks for it. Fails where it is broken. */
+  /** Tests the requirement. Fails if broken. */
   readonly run: Effect.Effect<void, ConformanceError, R>
 }
 
 /**
- * The cases of one contract.
+ * Cases of one contract.
  *
  * @category models
  * @since 0.1.0
@@ -67,8 +67,8 @@ export interface Case<out R = never> {
 export type Suite<R = never> = ReadonlyArray<Case<R>>
 
 /**
- * A case from its body. The body runs in a fiber of its own, so that whatever it ends with is a `ConformanceError` of
- * the case, also an implementation that interrupts or breaks the fiber that called it.
+ * Makes a case from its body. The body runs in its own fiber, so any ending becomes the case's `ConformanceError`, even
+ * if the implementation interrupts or breaks its calling fiber.
  *
  * **Example** (A case of your own)
  *
@@ -103,7 +103,7 @@ const found = (name: string, cause: Cause.Cause<unknown>): ConformanceError => {
 }
 
 /**
- * Fails unless the condition holds. For the body of a case.
+ * Fails unless the condition holds. For case bodies.
  *
  * **Example** (A claim that does not hold)
  *
@@ -123,7 +123,7 @@ export const holds = (detail: string, condition: boolean): Effect.Effect<void, C
   condition ? Effect.void : Effect.fail(new ConformanceError({ detail }))
 
 /**
- * Fails unless the two values are structurally equal. For the body of a case.
+ * Fails unless the two values are structurally equal. For case bodies.
  *
  * **Example** (Two values that are not the same)
  *
@@ -143,7 +143,7 @@ export const equals = (detail: string, actual: unknown, expected: unknown): Effe
   Equal.equals(actual, expected) ? Effect.void : Effect.fail(new ConformanceError({ detail, actual, expected }))
 
 /**
- * Hands every case to a test runner: `it` of vitest, `test` of `node:test`, or anything that takes a name and a
+ * Registers every case with a test runner: vitest's `it`, `node:test`'s `test`, or any function taking a name and a
  * function that returns a Promise. The layer is built anew for each case.
  *
  * **Example** (In a test file)
@@ -173,8 +173,8 @@ export const register = <R, E>(
 }
 
 /**
- * Runs every case and gives the failures, so that a program of yours can report all of them at once. The layer is built
- * anew for each case.
+ * Runs every case and returns the failures, so your own program can report them together. The layer is built anew for
+ * each case.
  *
  * **Example** (What an implementation breaks)
  *

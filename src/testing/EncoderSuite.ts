@@ -1,5 +1,5 @@
 /**
- * The contract of encoders as runnable cases: what every encoder owes its callers, and what the JSON encoder writes.
+ * Contract for encoders as runnable cases: the duties of every encoder, and the JSON encoder's output.
  *
  * @since 0.1.0
  */
@@ -20,7 +20,7 @@ const carried = () => ({
   response: { body: secret }
 })
 
-/** An error as HTTP clients make them. */
+/** An error shaped like HTTP client errors. */
 class Carrier extends Data.TaggedError("Carrier")<ReturnType<typeof carried>> {}
 
 class NotFound extends Schema.TaggedError<NotFound>("heddle/testing/EncoderSuite/NotFound")("NotFound", {
@@ -30,7 +30,7 @@ class NotFound extends Schema.TaggedError<NotFound>("heddle/testing/EncoderSuite
 
 const encode = (value: unknown) => Effect.flatMap(Encoder.Encoder, (encoder) => encoder.encode(value))
 
-/** Values of every kind that a tool may produce, made anew each time. */
+/** Values of every kind a tool may produce, made anew each time. */
 const samples = (): ReadonlyArray<unknown> => [
   "",
   "text",
@@ -49,7 +49,7 @@ const samples = (): ReadonlyArray<unknown> => [
 ]
 
 /**
- * The contract of every encoder, whatever it writes.
+ * Contract for every encoder, whatever its output.
  *
  * **Example** (The encoder that is there by default)
  *
@@ -114,7 +114,7 @@ export const contract: Conformance.Suite = [
   })
 ]
 
-/** The rows are made anew for each run: an encoder that changes its values must not spoil another one's. */
+/** Makes a case from rows, created anew for each run: an encoder that changes its values must not spoil other runs. */
 const writes = (name: string, rows: () => ReadonlyArray<readonly [value: unknown, text: string]>) =>
   Conformance.make(
     name,
@@ -130,7 +130,7 @@ const cyclic = (): unknown => {
   return value
 }
 
-/** Returns the value that a text stands for as JSON, or `undefined`. */
+/** Parses a text as JSON, or returns `undefined`. */
 const parsed = (text: string): Effect.Effect<unknown> =>
   Effect.orElseSucceed(Effect.try(() => JSON.parse(text) as unknown), () => undefined)
 
@@ -143,7 +143,7 @@ const readable = (reason: unknown) =>
   })
 
 /**
- * The texts that the JSON encoder writes, row by row, after {@link contract}.
+ * Output of the JSON encoder, row by row, after {@link contract}.
  *
  * **Example** (The encoder that is there by default)
  *

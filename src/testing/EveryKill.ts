@@ -1,6 +1,6 @@
 /**
  * Kills a program at each of its boundaries, in real processes, and checks the recovery against the laws. The program
- * is run once to its end, and then once for each boundary: killed there, and started again until it has its result.
+ * first runs to its end, and then once per boundary: killed there, and restarted until it has its result.
  *
  * @since 0.1.0
  */
@@ -23,53 +23,52 @@ export type { Kill, Law, Repeat, Unknown, Violation } from "./internal/killLaws.
  * @since 0.1.0
  */
 export interface RandomKills {
-  /** The number of times that the program is run. */
+  /** Number of program runs. */
   readonly attempts: number
-  /** The most kills in each of them. 3 by default. */
+  /** Maximum kills per run. 3 by default. */
   readonly most?: number
   /** Seed of the choice: the same seed kills at the same boundaries. `"heddle"` by default. */
   readonly seed?: string
 }
 
 /**
- * Options of running and killing a program.
+ * Options for running and killing a program.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
-  /** The arguments of the program. None by default. */
+  /** Program arguments. None by default. */
   readonly args?: ReadonlyArray<string>
-  /** The arguments of Node before the program, such as `--conditions=source`. None by default. */
+  /** Node arguments before the program, such as `--conditions=source`. None by default. */
   readonly nodeArgs?: ReadonlyArray<string>
-  /** Path of the Node that runs the program. The one that runs this process by default. */
+  /** Path of the Node binary running the program. Defaults to this process's own. */
   readonly node?: string
-  /** Environment variables of its processes, added to those of this one. None by default. */
+  /** Environment variables for its processes, added to this process's own. None by default. */
   readonly environment?: Readonly<Record<string, string>>
   /**
-   * The number of processes that run the program concurrently, for one that several processes share. Each of them has
-   * to end. 1 by default.
+   * Number of processes running the program concurrently, for a program shared between processes. Each process must
+   * end. 1 by default.
    */
   readonly processes?: number
-  /** The most boundaries that are tried, spread evenly over all. All by default. */
+  /** Maximum number of boundaries to try, spread evenly. By default all are tried. */
   readonly limit?: number
   /**
-   * Kills the recovery as well: `"random"` at one of its boundaries for each boundary of the run, `"every"` at
-   * each of them. `"none"` by default.
+   * Kills the recovery as well: for each boundary in the run, `"random"` kills at one boundary in the recovery,
+   * `"every"` at each. `"none"` by default.
    */
   readonly again?: "none" | "random" | "every"
-  /** Kills at random boundaries, in place of every one. */
+  /** Kills at random boundaries instead of every boundary. */
   readonly random?: RandomKills
-  /** The most times that the program is started again before it counts as a hang. 5 by default. */
+  /** Maximum restarts before the program counts as hanging. 5 by default. */
   readonly recoveries?: number
-  /** The longest life of a process before it counts as a hang. A number is milliseconds. 30 seconds by default. */
+  /** Maximum process lifetime before it counts as hanging. A number is milliseconds. 30 seconds by default. */
   readonly timeout?: Duration.Input
-  /** The number of concurrent attempts. 2 by default. */
+  /** Number of concurrent attempts. 2 by default. */
   readonly concurrency?: number
   /**
-   * Compares the result of an attempt with that of the run that was not killed: returns the difference, or `undefined`.
-   * By default both have to be the same JSON. A program that reports unknown calls to its model has to allow for
-   * their answers.
+   * Compares an attempt's result with the uninterrupted run's: returns the difference, or `undefined`. By default both
+   * must be the same JSON. A program reporting unknown calls to its model must allow for their answers.
    */
   readonly difference?: (uninterrupted: unknown, value: unknown, attempt: Attempt) => string | undefined
 }
@@ -102,63 +101,61 @@ const knownOptions = {
  * @since 0.1.0
  */
 export interface Attempt {
-  /** The boundary at which each process was planned to die. */
+  /** Boundary at which each process was planned to die. */
   readonly plan: ReadonlyArray<number>
-  /** The kills that happened. A boundary that is not reached kills nothing. */
+  /** Kills that happened. A boundary never reached kills nothing. */
   readonly kills: ReadonlyArray<KillLaws.Kill>
-  /** The number of processes that ran. */
+  /** Number of processes run. */
   readonly processes: number
-  /** The number of boundaries in the last process. */
+  /** Number of boundaries in the last process. */
   readonly lastPoints: number
-  /** `true` where the program came to a result. */
+  /** `true` if the program reached a result. */
   readonly isDone: boolean
-  /** The result. */
+  /** Program result. */
   readonly value: unknown
-  /** The effects that happened more often than in the uninterrupted run. */
+  /** Effects that happened more often than in the uninterrupted run. */
   readonly repeats: ReadonlyArray<KillLaws.Repeat>
-  /** The calls that a kill interrupted between their start and their end. */
+  /** Calls interrupted by a kill between their start and end. */
   readonly unknown: ReadonlyArray<KillLaws.Unknown>
-  /** The names of the calls whose effect is missing. */
+  /** Names of calls whose effect is missing. */
   readonly missing: ReadonlyArray<string>
-  /** The number of requests beyond those of the uninterrupted run. */
+  /** Number of requests beyond the uninterrupted run's. */
   readonly extraAsked: number
-  /** The number of final answers in the journals beyond those of the uninterrupted run. */
+  /** Number of final answers in the journals beyond the uninterrupted run's. */
   readonly extraAnswers: number
-  /** The laws that were broken. */
+  /** Broken laws. */
   readonly violations: ReadonlyArray<KillLaws.Violation>
 }
 
 /**
- * A law that an attempt broke.
+ * A law broken by an attempt.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Found extends KillLaws.Violation {
-  /** The boundaries at which its processes were planned to die. Empty for the uninterrupted run. */
+  /** Boundaries at which its processes were planned to die. Empty for the uninterrupted run. */
   readonly plan: ReadonlyArray<number>
 }
 
 /**
- * The result of all kills.
+ * Result of all kills.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
-  /** The names of the boundaries of the uninterrupted run, in order. */
+  /** Boundary names of the uninterrupted run, in order. */
   readonly points: ReadonlyArray<string>
-  /** The runs with kills. */
+  /** Runs with kills. */
   readonly attempts: ReadonlyArray<Attempt>
-  /** The number of processes that were killed. */
+  /** Number of killed processes. */
   readonly kills: number
-  /**
-   * The laws that were broken in all attempts, each with the plan of its attempt. Empty for a program that survives.
-   */
+  /** Broken laws from all attempts, each with its attempt's plan. Empty for a program that survives. */
   readonly violations: ReadonlyArray<Found>
 }
 
-/** The end of a process. A process ends well by itself without a failure, or by its kill. */
+/** End of a process. It ends well if it exits without a failure, or through its kill. */
 interface Ended {
   readonly isWell: boolean
   readonly end: string
@@ -167,7 +164,7 @@ interface Ended {
 
 const stderrLimit = 2000
 
-/** Runs one process of the program, which is killed when it is no longer awaited. */
+/** Runs one program process, killed once no longer awaited. */
 const processOf = (
   program: string,
   { args = [], environment = {}, node, nodeArgs = [] }: Options,
@@ -177,7 +174,7 @@ const processOf = (
   Effect.callback((resume) => {
     const child = Node.spawn(node, [...nodeArgs, program, ...args], {
       env: {
-        // A process spends most of its time on compiling: the cache has the code of earlier processes.
+        // A process spends most of its time compiling: the cache keeps compiled code from earlier processes.
         NODE_COMPILE_CACHE: `${Node.temporaryFolder()}/node-compile-cache`,
         ...Node.process?.env,
         ...environment,
@@ -220,9 +217,7 @@ const ending = ({ end, isWell, stderr }: Ended): ReadonlyArray<KillLaws.Violatio
 
 const isDone = (lines: ReadonlyArray<WorldLog.Line>): boolean => lines.some(({ _tag }) => _tag === "Done")
 
-/**
- * Runs the program, killed as planned, and starts it again while none of its processes is alive and it has no result.
- */
+/** Runs the program, killed as planned, and restarts it while no process is alive and no result exists. */
 const run = (program: string, options: Options, plan: ReadonlyArray<number>): Effect.Effect<Run> =>
   Effect.scoped(Effect.gen(function*() {
     const { processes = 1, recoveries = 5, timeout = "30 seconds" } = options
@@ -248,8 +243,8 @@ const pointsOf = (lines: ReadonlyArray<WorldLog.Line>, pid?: number): ReadonlyAr
   lines.flatMap((line) => line._tag === "Reached" && (pid === undefined || line.pid === pid) ? line.name : [])
 
 /**
- * Returns the boundaries of the process with the most of them: among several that share a program, the one that did
- * the work.
+ * Returns the boundaries of the process with the most: among processes sharing a program, the process that did the
+ * work.
  */
 const longest = (lines: ReadonlyArray<WorldLog.Line>): ReadonlyArray<string> =>
   [...new Set(lines.map(({ pid }) => pid))].map((pid) => pointsOf(lines, pid))
@@ -287,7 +282,7 @@ const randomPlans = (points: number, { attempts, most = 3, seed = "heddle" }: Ra
       return yield* Effect.forEach(Array.from({ length: kills }), () => Random.nextIntBetween(1, points))
     })).pipe(Random.withSeed(seed))
 
-/** Returns the plans that kill a recovery, one after the other, or one of them. */
+/** Returns plans for killing a recovery: at each boundary in turn, or at a random boundary. */
 const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =>
   lastPoints === 0
     ? Effect.succeed([])
@@ -296,22 +291,22 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
     : Effect.map(Random.nextIntBetween(1, lastPoints), (second) => [[...plan, second]])
 
 /**
- * Kills a program at each of its boundaries in turn, starts it again until it has its result, and checks the laws.
+ * Kills a program at each of its boundaries in turn, restarts it until it has its result, and checks the laws.
  *
  * **Details**
  *
- * The program is a file that Node runs. It marks its boundaries by `KillPoint`, has its database in
- * `KillPoint.folder()`, resumes from there when it is started again, and reports its result by `KillPoint.done`. A
- * process kills itself at its boundary by SIGKILL: nothing of it is closed, flushed or released, as after a crash.
+ * The program is a file run by Node. It marks its boundaries with `KillPoint`, keeps its database in
+ * `KillPoint.folder()`, resumes from there when restarted, and reports its result with `KillPoint.done`. At its
+ * boundary a process kills itself by SIGKILL: as after a crash, nothing is closed, flushed or released.
  *
- * The type `Law` lists the laws. They compare the effects of calls (`KillPoint.act`) and the journals
- * (`KillPoint.watch`) with those of the uninterrupted run; two calls are the same if their names and arguments are. A
- * program that behaves the same in each run, by a scripted model, can be checked against all of them.
+ * The type `Law` lists the laws. They compare call effects (`KillPoint.act`) and journals (`KillPoint.watch`) with the
+ * uninterrupted run; two calls are the same if their names and arguments match. A program that behaves identically in
+ * each run, through a scripted model, can be checked against all laws.
  *
  * **Gotchas**
  *
- * Every attempt starts processes of Node, at a fifth of a second each: `limit` reduces their number. A `Script`
- * starts over in each process, so it cannot be the model of a run with calls: choose each reply by the messages.
+ * Every attempt starts Node processes, at a fifth of a second each: `limit` reduces their number. A `Script` starts
+ * over in each process, so it cannot serve as the model of a run with calls: choose each reply by the messages.
  *
  * **Example** (A program that is killed everywhere)
  *

@@ -1,6 +1,6 @@
 /**
- * Stops a run at every point at which it can be stopped, and holds what is left to the laws. The run is simulated once
- * to its end, and then once for each of its steps: interrupted there, and, if it takes a `cancel`, asked to stop there.
+ * Stops a run at every possible point, and checks what remains against the laws. The run is simulated once to its end,
+ * and then once per step: interrupted there, and, if it takes a `cancel`, also asked to stop there.
  *
  * @since 0.1.0
  */
@@ -24,23 +24,23 @@ import * as Recorder from "./Recorder.ts"
 import * as Simulation from "./Simulation.ts"
 
 /**
- * The context of an attempt at a run.
+ * Context of an attempt at a run.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Attempt {
-  /** Fires when the run is to stop softly. A run that reads it is also stopped softly at each of its steps. */
+  /** Fires when the run is to stop softly. A run reading it is also stopped softly at each step. */
   readonly cancel: AbortSignal
   /**
-   * A recorder for whatever else is to be watched. An effect that it tracks has to end with the run, and events that
-   * pass its `tap` are held to the laws of events.
+   * Recorder for anything else to watch. A tracked effect must end with the run, and events passing its `tap` are
+   * checked against the event laws.
    */
   readonly recorder: Recorder.Recorder
 }
 
 /**
- * A run: a stream of events, which is read to its end, or an effect.
+ * A run: a stream of events, read to its end, or an effect.
  *
  * @category models
  * @since 0.1.0
@@ -48,80 +48,76 @@ export interface Attempt {
 export type Run<R> = Stream.Stream<Event.Event, unknown, R> | Effect.Effect<unknown, unknown, R>
 
 /**
- * The options of the attempts at a run.
+ * Options for the attempts at a run.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<Out = never, In = never> {
   /**
-   * The services that the run needs, built anew for each attempt: the model, and the executor, if it is one of yours. A
-   * service that a run provides for itself works as well, but is not watched: its handlers and requests are not seen.
-   * None by default.
+   * Services needed by the run, built anew for each attempt: the model, and your own executor, if any. Services a run
+   * provides for itself also work, but are not watched: their handlers and requests stay invisible. None by default.
    */
   readonly layer?: Layer.Layer<Out, unknown, In>
   /**
-   * The number of operations after which a fiber makes room for others, from 3 on. Within Effect's own 2,048 (the
-   * default) a fiber that has nothing to wait for is not stopped; with a few there are points everywhere in it.
+   * Number of operations after which a fiber yields to others, at least 3. Within Effect's own 2,048 (the default), a
+   * fiber that waits for nothing is not stopped; small numbers create stopping points everywhere inside.
    */
   readonly maxOpsBeforeYield?: number
-  /** The number of points that are tried at most; beyond it that many, spread evenly. 1,000 by default. */
+  /** Maximum number of points to try; beyond it the tried points are spread evenly. 1,000 by default. */
   readonly limit?: number
-  /**
-   * The time that the run may take to stop: the `grace` that it was given. A number is milliseconds. 5 seconds by
-   * default.
-   */
+  /** Time the run may take to stop: its own `grace`. A number is milliseconds. 5 seconds by default. */
   readonly grace?: Duration.Input
-  /** The number of handlers that may run at once: the `maxConcurrency` that it was given. Any number by default. */
+  /** Maximum number of concurrent handlers: the run's own `maxConcurrency`. Unlimited by default. */
   readonly bound?: number
-  /** The policy that the run was given. `Policy.standard` by default. */
+  /** The run's own policy. `Policy.standard` by default. */
   readonly policy?: Policy.Policy
 }
 
 /**
- * A fault that was found at one step.
+ * A fault found at one step.
  *
- * The laws are those of `check`, and two more:
+ * The laws are those in `check`, and two more:
  *
- * - `"stop"`: no handler starts and no model is asked after the stop, and the run is over within its grace period, with
- *   its result or interrupted. With `maxOpsBeforeYield`, what is on its way at that instant may still start, and is
- *   stopped then.
- * - `"repeatable"`: the run takes the same steps each time. One that does not cannot be stopped at each of them.
+ * - `"stop"`: after the stop no handler starts and no model is asked. The run ends within its grace period, with its
+ *   result or interrupted. With `maxOpsBeforeYield`, work already on its way at that instant may still start, and is
+ *   then stopped.
+ * - `"repeatable"`: the run takes the same steps each time. Otherwise it cannot be stopped at each step.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Violation {
-  /** The step before which the run was stopped. Left out for a run that was not stopped. */
+  /** Step before which the run was stopped. Undefined for a run that was not stopped. */
   readonly step?: number
-  /** The way in which the run was stopped. */
+  /** Kind of stop. */
   readonly stop: "none" | "hard" | "soft"
-  /** The law that was broken: one of `Check.Violation`, or one of the two above. */
+  /** Broken law: from `Check.Violation`, or `"stop"` or `"repeatable"`. */
   readonly law: Check.Violation["law"] | "stop" | "repeatable"
-  /** A description of the fault. */
+  /** Description of the fault. */
   readonly message: string
 }
 
 /**
- * The findings of all attempts.
+ * Findings of all attempts.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
-  /** The number of points at which the run can be stopped. */
+  /** Number of points at which the run can be stopped. */
   readonly points: number
-  /** The number of times that it was run. */
+  /** Number of runs. */
   readonly attempts: number
-  /** The number of handlers that started, over all attempts. */
+  /** Number of started handlers, over all attempts. */
   readonly handlers: number
-  /** The number of model requests, over all attempts. */
+  /** Number of model requests, over all attempts. */
   readonly requests: number
-  /** The faults that were found. */
+  /** Faults found. */
   readonly violations: ReadonlyArray<Violation>
 }
 
-/** The signal of one attempt, which records whether it was read. */
+/** Signal of one attempt, recording whether it was read. */
 class Cancel {
   isRead = false
   readonly controller = new AbortController()
@@ -144,13 +140,13 @@ interface Tried extends Verdict.Attempted {
   readonly takesCancel: boolean
 }
 
-/** Reads a stream to its end with all that it emits on record. */
+/** Reads a stream to its end, recording all its events. */
 const drained = <R>(run: Run<R>, recorder: Recorder.Recorder): Effect.Effect<unknown, unknown, R> =>
   Stream.isStream(run) ? Stream.runDrain(recorder.tap(run as Stream.Stream<Event.Event, unknown, R>)) : run
 
 const usualOps = 2048
 
-/** The smallest `maxOpsBeforeYield`: with fewer a fiber would do nothing but make room. */
+/** Smallest `maxOpsBeforeYield`: below it a fiber would only yield. */
 const fewestOps = 3
 
 const knownOptions = {
@@ -165,13 +161,13 @@ const knownOptions = {
   policy: Values.policyOf(Policy.Policy)
 } satisfies NamesOf<Options>
 
-/** The world of an attempt starts at zero, and so do its recorders, which are made before it. */
+/** Reads the clock as zero, because an attempt's world starts at zero, and its recorders are made earlier. */
 const atZero = <A>(effect: Effect.Effect<A>): Effect.Effect<A> =>
   Effect.clockWith((clock) =>
     Effect.provideService(effect, Clock.Clock, { ...clock, currentTimeMillis: Effect.succeed(0) })
   )
 
-/** The run of one attempt, closed, with its seams watched. */
+/** Runs one attempt's run, with its services watched. */
 const watched = <R, Out, In>(
   make: Make<R>,
   given: Attempt,
@@ -185,7 +181,7 @@ const watched = <R, Out, In>(
     Effect.scoped
   )
 
-/** One attempt: the run in a world of its own, stopped as planned. */
+/** Makes one attempt: the run in its own world, stopped as planned. */
 const attempt = <R, Out, In>(make: Make<R>, options: Options<Out, In>, plan: Plan) =>
   Effect.gen(function*() {
     const cancel = new Cancel()
@@ -223,7 +219,7 @@ const violations = ({ plan, ...attempted }: Tried, known: Verdict.Known): Readon
     message
   }))
 
-/** A run that takes other steps, or ends differently, when it is run again is not repeatable. */
+/** Compares two runs. A run that takes other steps or ends differently the second time is not repeatable. */
 const repeatable = (first: Tried, second: Tried): ReadonlyArray<Violation> => {
   const [before, after] = [course(first), course(second)]
   return before === after ? [] : [{ stop: "none", law: "repeatable", message: `${before} became ${after}` }]
@@ -239,14 +235,18 @@ const defaultGrace = "5 seconds"
  *
  * **Details**
  *
- * After each attempt: the run has ended, in time, and nothing of it sleeps or lives on; every handler that started has
- * ended, with its finalizers run once, was started once, and before the stop; no model was asked after the stop, and
- * every request was closed; the events are lawful; every call in a thread that was handed out is answered once.
- * Handlers that refuse to stop may live on if the run names them, also those of runs within it.
+ * After each attempt these conditions must hold:
  *
- * A run that is given as a function is made anew for each attempt, and may read the attempt's `cancel`. It must not
- * depend on the attempts before it: a scripted model belongs into `layer`. Real sockets and timers know nothing of a
- * simulation; a run that uses them does not fit.
+ * - The run has ended in time, and none of its fibers or timers remain.
+ * - Every started handler has ended, ran its finalizers once, and started once, before the stop.
+ * - No model was asked after the stop, and every request was closed.
+ * - The events are lawful, and every call in a returned thread is answered once.
+ *
+ * Handlers that refuse to stop may live on if the run names them, also handlers in nested runs.
+ *
+ * A run given as a function is made anew for each attempt, and may read the attempt's `cancel`. It must not depend on
+ * earlier attempts: put a scripted model into `layer`. Real sockets and timers ignore a simulation, so a run using them
+ * does not fit.
  *
  * **Example** (A chat, stopped everywhere)
  *

@@ -1,6 +1,6 @@
 /**
- * The contract of executors as runnable cases: the outcome of everything a handler can do, and what an executor
- * must not do on its own.
+ * Contract for executors as runnable cases: the outcome of everything a handler can do, and what an executor must not
+ * do by itself.
  *
  * @since 0.1.0
  */
@@ -17,7 +17,7 @@ import * as Tool from "../Tool.ts"
 import * as Conformance from "./Conformance.ts"
 import * as Cases from "./internal/cases.ts"
 
-/** A handler of a third party, types or no types. */
+/** A third-party handler, typed or not. */
 type AnyHandler = (args: any, call: Tool.CallContext) => unknown
 
 const toolOf = (handler: AnyHandler | undefined): Tool.Any =>
@@ -49,7 +49,7 @@ const execute = (handler: AnyHandler | undefined, args: unknown = {}) =>
 const field = (value: unknown, name: string): unknown =>
   typeof value === "object" && value !== null && name in value ? (value as Record<string, unknown>)[name] : undefined
 
-/** A case: the handler's outcome is the one given, compared by its fields. */
+/** Makes a case: the handler's outcome must equal the given outcome, field by field. */
 const yields = (name: string, handler: AnyHandler, expected: Readonly<Record<string, unknown>>) =>
   Cases.of(name, function*() {
     const outcome = yield* execute(handler)
@@ -58,7 +58,7 @@ const yields = (name: string, handler: AnyHandler, expected: Readonly<Record<str
     }
   })
 
-/** Fails unless the outcome is a `ToolError` of the tool with the given reason; gives the error. */
+/** Fails unless the outcome is a `ToolError` with the given reason. Returns the error. */
 const toolError = (outcome: unknown, reason: Tool.ToolError["reason"]) =>
   Effect.gen(function*() {
     yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
@@ -73,10 +73,10 @@ const boom = new Error("kaboom")
 
 const reported = new Error("no such user")
 
-/** A service that a handler needs. */
+/** A service for a handler. */
 class Greeting extends Context.Service<Greeting, string>()("heddle/testing/ExecutorSuite/Greeting") {}
 
-/** The defect that executing a tool with this handler dies with; a case of its own fails if there is none. */
+/** Returns the defect from executing a tool with this handler. Fails if there is no defect. */
 const defect = (handler: unknown): Effect.Effect<unknown, Conformance.ConformanceError> =>
   Effect.gen(function*() {
     const exit = yield* Effect.exit(execute(handler as AnyHandler))
@@ -237,8 +237,8 @@ const conduct: Conformance.Suite = [
 ]
 
 /**
- * The contract of executors. Run it with the layer of yours:
- * `Conformance.register(ExecutorSuite.suite, Executor.layer(mine), it)`.
+ * Contract for executors. Run it with your own layer: `Conformance.register(ExecutorSuite.suite, Executor.layer(mine),
+ * it)`.
  *
  * **Example** (The executor that is there by default)
  *

@@ -1,6 +1,6 @@
 /**
- * Shows that a result does not depend on order. A program names the points at which it waits; the explorer runs it once
- * for every order in which these waits can end, each time in a simulation, and compares what comes out.
+ * Shows that a result does not depend on order. A program names the points at which it waits. The explorer runs it once
+ * for every order in which these waits can end, each time in a simulation, and compares the results.
  *
  * @since 0.1.0
  */
@@ -13,39 +13,39 @@ import * as Json from "../internal/json.ts"
 import * as Simulation from "./Simulation.ts"
 
 /**
- * One result, and the orders that led to it.
+ * One result, and the orders leading to it.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Finding {
-  /** The result. */
+  /** Result of the program. */
   readonly result: unknown
-  /** Every order of the points that led to it: `[2, 0, 1]` is point 2 first, then 0, then 1. */
+  /** Every order of the points leading to this result: `[2, 0, 1]` means point 2 first, then 0, then 1. */
   readonly orders: ReadonlyArray<ReadonlyArray<number>>
 }
 
 /**
- * The findings of an exploration.
+ * Findings of an exploration.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report {
-  /** The number of orders that were run. */
+  /** Number of orders run. */
   readonly runs: number
-  /** The different results. One means that the result does not depend on the order. */
+  /** Distinct results. A single result means that the order does not matter. */
   readonly findings: ReadonlyArray<Finding>
 }
 
-/** Every order of `count` points, or, beyond `limit`, as many of them, spread evenly over all. */
+/** Returns every order for `count` points, or at most `limit` orders, spread evenly. */
 const orders = (count: number, limit: number): ReadonlyArray<ReadonlyArray<number>> => {
   const total = Array.from({ length: count }, (_, index) => index + 1).reduce((all, next) => all * next, 1)
   const stride = Math.max(1, Math.ceil(total / limit))
   return Array.from({ length: Math.ceil(total / stride) }, (_, index) => permutation(count, index * stride))
 }
 
-/** The permutation with the given number, in lexicographic order. */
+/** Returns the permutation with the given number, in lexicographic order. */
 const permutation = (count: number, number: number): ReadonlyArray<number> => {
   const left = Array.from({ length: count }, (_, index) => index)
   const picked: Array<number> = []
@@ -60,7 +60,7 @@ const permutation = (count: number, number: number): ReadonlyArray<number> => {
 
 const stepMillis = 10
 
-/** Returns an exit as data that can be compared. */
+/** Returns an exit as comparable data. */
 const told = (exit: Exit.Exit<unknown, unknown> | undefined): unknown => {
   if (exit === undefined) return { _tag: "Stuck" }
   return Exit.isSuccess(exit) ? exit.value : { _tag: "Failure", cause: Cause.pretty(exit.cause) }
@@ -71,9 +71,9 @@ const told = (exit: Exit.Exit<unknown, unknown> | undefined): unknown => {
  *
  * **Details**
  *
- * `point(i)` waits until it is the turn of point `i`: point 3 ends before point 1 in every order in which it stands
- * before it, whenever both are waiting. Up to 5,040 orders (seven points) are run; beyond `limit`, that many, spread
- * evenly. What is compared is what the program succeeds with, as JSON: leave out what may differ, like times and ids.
+ * `point(i)` waits for the turn of point `i`: whenever both are waiting, point 3 ends before point 1 in every order
+ * listing it first. Up to 5,040 orders (seven points) are run; beyond `limit`, that many, spread evenly. The explorer
+ * compares the program's result as JSON: leave out varying values, like times and ids.
  *
  * **Example** (A race is found)
  *

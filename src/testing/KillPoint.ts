@@ -1,6 +1,6 @@
 /**
- * The boundaries at which `everyKill` kills a program. The program marks them. Run by itself, it is never killed and
- * writes nothing.
+ * Marks the boundaries at which `everyKill` kills a program. Run by itself, the program is never killed and writes
+ * nothing.
  *
  * @since 0.1.0
  */
@@ -19,17 +19,17 @@ import * as Node from "./internal/node.ts"
 import * as WorldLog from "./internal/worldLog.ts"
 
 /**
- * The parts of a call that identify its effect.
+ * Parts of a call that identify its effect.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Call extends Pick<Tool.CallContext, "attempt" | "idempotencyKey"> {
-  /** The call as the model made it. Its name and its arguments identify it. */
+  /** Call as the model made it. Its name and arguments identify the effect. */
   readonly toolCall: Pick<Tool.CallContext["toolCall"], "name" | "arguments">
 }
 
-/** A process of an attempt: its log, and the boundary at which it dies. */
+/** A process in an attempt: its log, and the boundary at which it dies. */
 class Process {
   readonly write: (happened: WorldLog.Happened) => void
   private readonly folder: string
@@ -37,7 +37,7 @@ class Process {
   /** Index of the next kill in the plan. */
   private kill = 0
   private count = 0
-  /** The last logged version of each journal. */
+  /** Last logged version of each journal. */
   private readonly versions = new Map<string, number>()
 
   constructor(folder: string, plan: string) {
@@ -74,7 +74,7 @@ let known: Process | undefined
 const variable = (name: keyof typeof WorldLog.variables): string | undefined =>
   Node.process?.env[WorldLog.variables[name]]
 
-/** Returns the process that this code runs in, if `everyKill` runs it. */
+/** Returns this code's process, if `everyKill` runs it. */
 const current = (): Process | undefined => {
   const folder = variable("folder")
   if (folder === undefined) return undefined
@@ -83,8 +83,8 @@ const current = (): Process | undefined => {
 }
 
 /**
- * Returns the folder of the attempt, shared by all of its processes and by no other attempt: the place for a
- * database. Returns the working directory if `everyKill` does not run the program.
+ * Returns the attempt's folder, shared by all its processes and by no other attempt: the place for a database. Without
+ * `everyKill` it returns the working directory.
  *
  * **Example** (The place of a database)
  *
@@ -117,8 +117,8 @@ export const folder = (): string => variable("folder") ?? "."
 export const at = (name: string): Effect.Effect<void> => Effect.sync(() => current()?.reached(name))
 
 /**
- * Marks the effect of a call on the world, with a boundary before and after it. Use it in a handler, in place of an
- * irreversible effect or around it.
+ * Marks a call's effect on the world, with a boundary before and after. Use it in a handler, in place of an
+ * irreversible effect, or wrapped around the effect.
  *
  * **Example** (A payment)
  *
@@ -154,7 +154,7 @@ export const act = <A = void, E = never, R = never>(
 const write = (happened: WorldLog.Happened): Effect.Effect<void> => Effect.sync(() => current()?.write(happened))
 
 /**
- * Marks that the handler of a call has returned, outside of an `Executor` that {@link watch} watches. A boundary.
+ * Marks that a call's handler has returned, outside an `Executor` watched by {@link watch}. A boundary.
  *
  * **Example** (A handler of another library)
  *
@@ -174,7 +174,7 @@ export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.
   Effect.andThen(write({ _tag: "Returned", what: WorldLog.whatOf(name, args) }), at(`the end of ${name}`))
 
 /**
- * Marks that a model is asked, outside of an `Adapter` that {@link watch} watches.
+ * Marks a model request outside an `Adapter` watched by {@link watch}.
  *
  * **Example** (A model of another library)
  *
@@ -191,8 +191,8 @@ export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.
 export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
 
 /**
- * Reports the result of the program, any JSON. It is compared with that of the uninterrupted run, so leave out values
- * that are new each time, such as the id of a run. The process ends by itself afterwards.
+ * Reports the program's result, any JSON. It is compared with the uninterrupted run's result, so leave out values that
+ * are new each time, such as run ids. The process then ends by itself.
  *
  * **Example** (The end of a program)
  *
@@ -254,8 +254,8 @@ const services = <A>(context: Context.Context<A>): Context.Context<A> => {
 }
 
 /**
- * Returns the same services with boundaries: before and after each append of the store, at each event of the adapter,
- * and at the end of each handler that the executor runs. Appends and requests are logged.
+ * Returns the same services with boundaries: before and after each store append, at each adapter event, and at the end
+ * of each handler run by the executor. Appends and requests are logged.
  *
  * **Example** (The services of a program)
  *

@@ -1,6 +1,6 @@
 /**
- * A recorder for tests: what a stream emitted and what handlers did, in one log, each with the time of the runtime
- * clock at which it happened. It changes nothing about what it watches.
+ * Records, for tests, what a stream emitted and what handlers did, in one log, with the time from the runtime clock. It
+ * changes nothing about what it watches.
  *
  * @since 0.1.0
  */
@@ -18,23 +18,23 @@ import type { Entry, Mark } from "./internal/violation.ts"
 export type { Entry, Mark } from "./internal/violation.ts"
 
 /**
- * The counts of tracked effects.
+ * Counts of tracked effects.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Counts {
-  /** The number that started. */
+  /** Number of started effects. */
   readonly starts: number
-  /** The number that have not ended. */
+  /** Number of effects not yet ended. */
   readonly live: number
-  /** The number that were live at once, at most. */
+  /** Maximum number of effects live at once. */
   readonly peak: number
-  /** The number that ended by themselves. */
+  /** Number of effects that ended by themselves. */
   readonly ends: number
-  /** The number that were interrupted. */
+  /** Number of interrupted effects. */
   readonly interrupts: number
-  /** The number of times that their finalizers ran. */
+  /** Number of times their finalizers ran. */
   readonly finalizers: number
 }
 
@@ -45,33 +45,33 @@ export interface Counts {
  * @since 0.1.0
  */
 export interface Recorder {
-  /** The same stream, with its events recorded as they pass. */
+  /** Records a stream's events as they pass. */
   readonly tap: <A extends Event.Event, E, R>(stream: Stream.Stream<A, E, R>) => Stream.Stream<A, E, R>
-  /** The same effect, recorded under a name each time it runs. */
+  /** Records an effect under a name each time it runs. */
   readonly track: (name: string) => <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
-  /** The same handler, with each call recorded under the name of its tool. */
+  /** Records each handler call under its tool's name. */
   readonly handler: <Args, A, E, R>(
     handler: (args: Args, call: Tool.CallContext) => Effect.Effect<A, E, R>
   ) => (args: Args, call: Tool.CallContext) => Effect.Effect<A, E, R>
-  /** The events that passed `tap`. */
+  /** Events that passed `tap`. */
   readonly events: Effect.Effect<ReadonlyArray<Event.Event>>
   /** Their tags, each with its time in milliseconds. */
   readonly timeline: Effect.Effect<ReadonlyArray<readonly [at: number, tag: Event.Event["_tag"]]>>
-  /** The times of the events with one tag, in milliseconds. */
+  /** Times of all events with a tag, in milliseconds. */
   readonly at: (tag: Event.Event["_tag"]) => Effect.Effect<ReadonlyArray<number>>
-  /** Everything, in the order in which it happened. */
+  /** Everything recorded, in the order it happened. */
   readonly log: Effect.Effect<ReadonlyArray<Entry>>
-  /** Counts tracked effects, of one name or of all. */
+  /** Counts tracked effects, by name or all together. */
   readonly counts: (name?: string) => Effect.Effect<Counts>
   /**
-   * Waits until that many effects of a name have started, one by default. A test that moves a test clock waits for the
-   * sleepers first.
+   * Waits until that many effects with a name have started, one by default. Before moving a test clock, wait for the
+   * sleepers this way.
    */
   readonly started: (name: string, times?: number) => Effect.Effect<void>
 }
 
 /**
- * A recorder whose time starts now.
+ * Makes a recorder whose time starts now.
  *
  * **Example** (Started once, stopped once, nothing alive)
  *
@@ -143,7 +143,7 @@ const emittedAt = (at: number, event: Event.Event): Entry => {
 const markOf = (exit: Exit.Exit<unknown, unknown>): Mark =>
   Exit.isSuccess(exit) ? "Succeeded" : Cause.hasInterruptsOnly(exit.cause) ? "Interrupted" : "Failed"
 
-/** Nothing can come between a start and the marks that follow it: only the effect itself can be interrupted. */
+/** Marks each run without a gap between a start and its following marks: only the effect itself can be interrupted. */
 const tracked =
   (mark: (tag: Mark) => Effect.Effect<void>) => <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
     Effect.uninterruptibleMask((restore) =>

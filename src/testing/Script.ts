@@ -1,7 +1,7 @@
 /**
- * The scripted adapter: a model that replies as a test prescribes. A script is plain data, one list of entries per
- * model call; it is played on the runtime clock, in the order it was written, for every request. One adapter has one
- * cursor: each open plays the next call, and an open past the last one fails.
+ * Scripted adapter: a model replying as a test prescribes. A script is plain data, one list of entries per model call.
+ * It plays on the runtime clock, in written order, for every request. One adapter has one cursor: each open plays the
+ * next call, and an open past the last call fails.
  *
  * @since 0.1.0
  */
@@ -17,13 +17,11 @@ import type { Cursor, Entry, Input, Options } from "./internal/entry.ts"
 import * as Playback from "./internal/playback.ts"
 import * as ScriptOptions from "./internal/scriptOptions.ts"
 
-/**
- * The entries of a script and their constructors.
- */
+/** Script entries and their constructors. */
 export * from "./internal/entry.ts"
 
 /**
- * A cursor at the first call, to be shared by several adapters or kept over rebuilds of a layer.
+ * Makes a cursor at the first call, to share between adapters or keep while rebuilding a layer.
  *
  * **Example** (Two adapters that share a script)
  *
@@ -49,37 +47,37 @@ export const makeCursor: Effect.Effect<Cursor> = Effect.sync(() => {
 })
 
 /**
- * A scripted adapter with what a test wants to know of it.
+ * A scripted adapter, with facts for tests.
  *
  * **Details**
  *
- * A call is opened when its stream is pulled for the first time, or when `generate` is run; `stream(request)` alone
- * does nothing. Each open moves the cursor on by one, also an open that fails, as one past the last call or on a
- * preflight error does. A script that cannot be used is a defect at its first open.
+ * A call opens when its stream is first pulled, or when `generate` runs; `stream(request)` alone does nothing. Each
+ * open advances the cursor, even a failing open, such as an open past the last call or on a preflight error. An
+ * unusable script is a defect at its first open.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Scripted {
-  /** The adapter's stream. */
+  /** Adapter stream. */
   readonly stream: Adapter.Adapter["Service"]["stream"]
   /**
-   * The same call awaited as a whole: the fold of its events, with finish reason `"stop"` where the script has none. A
-   * scripted error fails it; the response to an empty script has `metadata.emptyScript`.
+   * Awaits the same call as a whole: the fold of its events, with finish reason `"stop"` unless the script sets its
+   * own. It fails on a scripted error; the response to an empty script has `metadata.emptyScript`.
    */
   readonly generate: (request: Adapter.Request) => Effect.Effect<Response.Response, Adapter.AdapterError>
-  /** This adapter, with its cursor where it stands. */
+  /** Provides this adapter, with its cursor at the current position. */
   readonly layer: Layer.Layer<Adapter.Adapter>
-  /** The number of calls that were opened, those that failed included. */
+  /** Number of opened calls, including failed calls. */
   readonly opens: Effect.Effect<number>
-  /** The number of opened streams that have ended, at their end or because their reader left. */
+  /** Number of opened streams that have ended, by themselves or because their reader left. */
   readonly cleanups: Effect.Effect<number>
-  /** The requests, one per open. */
+  /** Requests, one per open. */
   readonly requests: Effect.Effect<ReadonlyArray<Adapter.Request>>
 }
 
 /**
- * A scripted adapter. Two adapters never share a cursor unless they were given one.
+ * Makes a scripted adapter. Two adapters share a cursor only if given the same cursor.
  *
  * **Example** (What the model was asked)
  *
@@ -150,7 +148,10 @@ const refused = () =>
 
 const exhausted = () => new Adapter.AdapterError({ reason: "no_scripted_response", detail: "no scripted response" })
 
-/** A channel acquires when it is started; a stream of ours does nothing before it is pulled. */
+/**
+ * Delays acquisition to the first pull: a channel acquires when started, but a stream here does nothing before it is
+ * pulled.
+ */
 const afterFirstPull = <A, E>(channel: Stream.Stream<A, E>["channel"]): Stream.Stream<A, E> =>
   Stream.unwrap(Effect.succeed(Stream.fromChannel(channel)))
 
@@ -165,8 +166,8 @@ const toResponse =
   }
 
 /**
- * A layer with a scripted adapter of its own. It starts at the first call each time the layer is built; for one that
- * continues, or to read the requests it received, use {@link make} and its `layer`.
+ * Provides a new scripted adapter. It starts at the first call each time the layer is built. To continue a script, or
+ * to read the received requests, use {@link make} and its `layer`.
  *
  * **Example** (A model that calls a tool and then answers)
  *

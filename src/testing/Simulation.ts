@@ -1,7 +1,7 @@
 /**
- * Runs an effect in a world of its own: a virtual clock that moves by itself whenever everything waits, and a scheduler
+ * Runs an effect in its own world: a virtual clock that advances by itself whenever everything waits, and a scheduler
  * that counts. The same effect takes the same steps each time, an hour of timeouts takes no time, and a run can be
- * interrupted at any one of its steps. Whatever is still alive when it has ended shows.
+ * interrupted at any step. Anything still alive after its end is reported.
  *
  * @since 0.1.0
  */
@@ -17,39 +17,36 @@ import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
 import * as Values from "../internal/declare/values.ts"
 
 /**
- * The outcome of a simulated effect.
+ * Outcome of a simulated effect.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Report<out A, out E = never> {
-  /** The exit of the effect. `undefined` when nothing could happen any more and it had not ended. */
+  /** Exit of the effect. `undefined` if it had not ended when nothing more could happen. */
   readonly exit: Exit.Exit<A, E> | undefined
   /** Scheduler tasks run, plus sleepers woken. */
   readonly steps: number
-  /** The virtual time it took, in milliseconds, until it had ended and its finalizers had run. */
+  /** Virtual time in milliseconds until it had ended and its finalizers had run. */
   readonly millis: number
-  /** The number of fibers that it left asleep. Above zero, something outlived the effect. */
+  /** Number of fibers left asleep. Above zero, something outlived the effect. */
   readonly sleeping: number
-  /**
-   * The number of fibers that it left and that have not ended, asleep or not. An effect that has not ended is one of
-   * them.
-   */
+  /** Number of fibers left running, asleep or not. An unfinished effect counts as a fiber. */
   readonly fibers: number
 }
 
 /**
- * The options of a simulation.
+ * Options of a simulation.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
-  /** The number of the step before which the effect is interrupted; 0 is before its first. Never by default. */
+  /** Step before which the effect is interrupted; 0 is before its first. Never by default. */
   readonly interruptAt?: number
-  /** Receives the number of each step before it, and once more where nothing is left to run. */
+  /** Receives each step number before the step, and once more when nothing is left to run. */
   readonly onStep?: (step: number) => void
-  /** The number of steps after which a simulation is ended. 100,000 by default. */
+  /** Number of steps after which a simulation is ended. 100,000 by default. */
   readonly maxSteps?: number
 }
 
@@ -64,11 +61,11 @@ interface Sleeper {
   readonly wake: () => void
 }
 
-/** The clock and the scheduler of one simulation, and the loop that moves both. */
+/** Clock and scheduler of one simulation, advanced by the same loop. */
 class World {
   steps = 0
   fibers = 0
-  /** The virtual time. */
+  /** Virtual time. */
   millis = 0
   private readonly tasks: Array<() => void> = []
   private readonly sleepers: Array<Sleeper> = []
@@ -135,7 +132,7 @@ class World {
     this.tasks.shift()?.()
   }
 
-  /** `true` if a sleeper is left that will ever wake. */
+  /** `true` if a remaining sleeper will ever wake. */
   get hasSleeper(): boolean {
     const next = this.sleepers[0]
     return next !== undefined && Number.isFinite(next.at)
@@ -151,12 +148,12 @@ class World {
   }
 }
 
-/** The number of times that a simulation without progress is checked again before it counts as stuck, or as over. */
+/** Number of extra checks before a simulation without progress counts as stuck, or as over. */
 const patience = { stuck: 8, over: 2 }
 
 /**
- * Promises belong to no scheduler: whenever nothing is left to do at an instant, those that are ready settle, before
- * the clock moves and before the world counts as stuck.
+ * Drives a world. Promises belong to no scheduler: whenever nothing is left to do at an instant, ready promises settle,
+ * before the clock moves and before the world counts as stuck.
  */
 const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): Effect.Effect<void> =>
   Effect.gen(function*() {
@@ -166,7 +163,7 @@ const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): 
     let idle = 0
     while (world.steps < maxSteps) {
       if (idle >= (fiber.pollUnsafe() === undefined ? patience.stuck : patience.over)) return
-      // The next sleeper may be another one after this.
+      // Another sleeper may be next after this step.
       if (reached < world.steps) {
         reached = world.steps
         onStep?.(reached)
@@ -188,7 +185,7 @@ const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): 
   })
 
 /**
- * Simulates an effect. It fails never: how the effect ended stands in the report.
+ * Simulates an effect. It never fails: the report contains the effect's exit.
  *
  * **Example** (A minute, at once)
  *

@@ -1,7 +1,6 @@
 /**
- * The contract of session stores as runnable cases: versions without gaps, appending by compare-and-set, all or
- * nothing, records that are read as they were written, the removal of records, and claims. Every case takes a session
- * id of its own, so one store can serve all cases.
+ * Contract for session stores as runnable cases: versions without gaps, atomic appends by compare-and-set, records read
+ * as written, removal of records, and claims. Every case uses its own session id, so all cases can share a store.
  *
  * @since 0.1.0
  */
@@ -36,7 +35,7 @@ const conflict = <A, E>(exit: Exit.Exit<A, E>): Journal.SessionConflict | undefi
   return error instanceof Journal.SessionConflict ? error : undefined
 }
 
-/** Returns a case with a store and a session that has not been written. */
+/** Makes a case with a store and an unwritten session. */
 const of = (
   name: string,
   body: (store: Journal.Service, id: string) => Generator<Effect.Effect<unknown, unknown>, unknown, never>
@@ -245,8 +244,8 @@ const contents: Conformance.Suite<Session.Store> = [
 ]
 
 /**
- * Lets time pass by the clock of the store, in the cases about claims: by default they wait. If the store uses a
- * virtual clock, advance that clock.
+ * Lets time pass on the store's clock, in the claim cases: by default they wait. If the store uses a virtual clock,
+ * advance that clock.
  *
  * **Example** (A store in virtual time)
  *
@@ -303,7 +302,7 @@ const listed = (store: Journal.Service, prefix: string) =>
     (found) => found.toSorted((left, right) => left.id < right.id ? -1 : 1)
   )
 
-/** Returns the options of an append that leaves this work. */
+/** Returns options for an append leaving this work. */
 const leaving = (next: Journal.Next): Journal.AppendOptions => ({ summary: { next, status: "idle" } })
 
 const lists: Conformance.Suite<Session.Store> = [
@@ -569,10 +568,10 @@ const removals: Conformance.Suite<Session.Store> = [
   })
 ]
 
-/** A duration longer than any case takes, in milliseconds. */
+/** Duration longer than any case, in milliseconds. */
 const long = 600_000
 
-/** Claims unfinished sessions two at a time until there are none. */
+/** Claims unfinished sessions two at a time until none remain. */
 const claimAll = (store: Journal.Service, owner: string) =>
   Effect.gen(function*() {
     const count = (yield* Stream.runCollect(store.unfinished)).length
@@ -704,7 +703,7 @@ const claims: Conformance.Suite<Session.Store> = [
     const found = yield* Effect.forEach(["a", "b", "c", "d"], (owner) => claimAll(store, owner), {
       concurrency: "unbounded"
     })
-    // A concurrent owner may have returned with nothing: it asks again.
+    // A concurrent owner may have found nothing: it asks again.
     const rest = yield* claimAll(store, "e")
     const mine = [...found.flat(), ...rest].filter((one) => ids.includes(one))
     yield* Conformance.equals("the sessions", mine.toSorted(), ids)
@@ -723,7 +722,7 @@ const claims: Conformance.Suite<Session.Store> = [
 ]
 
 /**
- * The cases that every store passes.
+ * Cases every store must pass.
  *
  * **Example** (In a test file)
  *

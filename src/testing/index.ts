@@ -1,6 +1,4 @@
-/**
- * The test kit: a scripted model, a recorder, and suites that any implementation of a service can be held to.
- */
+/** Test kit: a scripted model, a recorder, and conformance suites for implementations of a service. */
 export * as AdapterSuite from "./AdapterSuite.ts"
 export { check } from "./Check.ts"
 export type * as Check from "./Check.ts"

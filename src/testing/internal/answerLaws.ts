@@ -1,4 +1,4 @@
-/** The checks of tool events: that each call starts once, in order, and is answered once. */
+/** Checks tool events: each call starts once, in order, and is answered once. */
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
@@ -24,8 +24,8 @@ const actionable = (calls: ReadonlyArray<Message.ToolCall> = []): ReadonlyArray<
   Response.actionableCalls({ toolCalls: calls }).map((call) => call.id)
 
 /**
- * Returns the position at which the turn begins that a step added, if `from` messages were there before: a turn that
- * was cut short may be empty. Without `from`, the model's last message since the last user message.
+ * Returns the position of the turn a step added, if `from` messages came before: a turn cut short may be empty. Without
+ * `from`, returns the model's last message after the last user message.
  */
 export const turnStart = ({ messages }: Thread.Thread, from?: number): number => {
   const lastOf = (role: Message.Role): number => messages.findLastIndex((message) => message.role === role)
@@ -35,13 +35,13 @@ export const turnStart = ({ messages }: Thread.Thread, from?: number): number =>
   return start < 0 || (from === undefined && start < lastOf("user")) ? messages.length : start
 }
 
-/** The calls of the step itself that wait for what runs inside them. */
+/** Returns the step's own calls waiting for nested runs. */
 const waitingWithin = ({ suspensions = [] }: Pick<Event.StepResult, "suspensions">): ReadonlyArray<string> =>
   Array.from(new Set(suspensions.flatMap(({ path }) => path?.[0] ?? [])))
 
 /**
- * The calls of a completed step that are still to be answered by the caller. A question has its answer in the thread,
- * the text that says so, unless its handler is started again. A run that was halted otherwise has no open calls.
+ * Returns the calls of a completed step still to be answered by the caller. A question has a placeholder answer in the
+ * thread, unless its handler will restart. A run halted for another reason has no open calls.
  */
 export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string> => {
   if (step.halt !== undefined && step.halt.haltedReason !== "ask_user") return []
@@ -58,8 +58,8 @@ export const pendingOf = (step: Event.Of<"StepCompleted">): ReadonlyArray<string
 }
 
 /**
- * Counts the events at the beginning that are of calls of earlier turns: a session that continues says which of them
- * have been settled, and runs those that were approved, before the model is asked.
+ * Counts the leading events of calls from earlier turns. Before it asks the model, a continued session reports their
+ * settlements and runs the approved calls.
  */
 export const opening = (events: ReadonlyArray<Event.Event>): number => {
   const end = events.findIndex((event) => !isToolEvent(event) && event._tag !== "ToolApprovalRequested")
@@ -69,13 +69,13 @@ export const opening = (events: ReadonlyArray<Event.Event>): number => {
 const isSettlement = (event: Event.Event): event is Event.Of<"ToolResultEncoded"> =>
   event._tag === "ToolResultEncoded" && event.settled === true
 
-/** The events that one step has shown of one call. */
+/** Events of one call in one step. */
 interface Call {
   isQueued: boolean
   isStarted: boolean
   result: Event.Of<"ToolExecutionCompleted">["result"] | undefined
   isAnswered: boolean
-  /** `true` if it has asked a question that is not settled. */
+  /** `true` if it asked a question not yet settled. */
   isOpen: boolean
 }
 
@@ -102,7 +102,7 @@ const fits = (result: NonNullable<Call["result"]>, tail: Tail): boolean => {
   }
 }
 
-/** Returns the fault of a tool event, given what its call has shown so far. */
+/** Returns the fault of a tool event, given its call's earlier events. */
 const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "message"> | undefined => {
   const id = callOf(event)
   if (isSettlement(event)) {
@@ -161,7 +161,7 @@ export const order = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
       calls.clear()
     }
     if (event._tag === "ToolApprovalRequested") {
-      // A call may wait for its turn before its gates ask for an approval.
+      // A call may wait for its turn before its gates request an approval.
       const call = calls.get(event.toolCallId)
       if (call !== undefined && !call.isStarted && call.result === undefined) calls.delete(event.toolCallId)
       else if (call !== undefined) {
@@ -190,7 +190,7 @@ export const answers = (events: ReadonlyArray<Event.Event>): Found => {
     if (isTail(event)) tails.push(event)
     if (event._tag !== "StepCompleted") return
     const turn = event.thread.messages[turnStart(event.thread, from)]
-    // Calls that were approved may be a step by themselves: it has no turn.
+    // Approved calls may form a step by themselves, without a turn.
     const messages = index === begin && index > 0 ? [] : [...ofStep(event, turn, tails), ...ofQuestions(event, tails)]
     found.push(...messages.map((message): Violation => ({ law: "answers", message, index })))
     tails = []
@@ -199,7 +199,7 @@ export const answers = (events: ReadonlyArray<Event.Event>): Found => {
   return found
 }
 
-/** A question is open, and then the step is waiting, or it is settled. */
+/** Checks questions: each is either open in a waiting step, or settled. */
 const ofQuestions = (step: Event.Of<"StepCompleted">, tails: ReadonlyArray<Tail>): ReadonlyArray<string> => {
   const settled = tails.filter(isSettlement).map(callOf)
   const asked = tails.filter(({ _tag }) => _tag === "AskUserRequested" || _tag === "ToolSuspended").map(callOf)

@@ -1,6 +1,6 @@
 /**
- * The calls of an event, as text: the arguments of a call must be the same in every event, and must not change after
- * they were emitted.
+ * Writes an event's calls as text: a call's arguments must be the same in every event, and must not change after they
+ * were emitted.
  */
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
@@ -9,7 +9,7 @@ import type { Entry, Violation } from "./violation.ts"
 
 type Call = Pick<Message.ToolCall, "id" | "name" | "arguments">
 
-/** The calls of the last turn of a thread: those before it were emitted with their own turns. */
+/** Returns the calls of a thread's last turn: earlier calls were emitted with their own turns. */
 const lastCalls = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<Call> =>
   messages.findLast(({ role }) => role === "assistant")?.toolCalls ?? []
 
@@ -22,7 +22,7 @@ const callsOf = (event: Event.Event): ReadonlyArray<Call> => {
 
 const textOf = ({ arguments: args, id, name }: Call): string => JSON.stringify(Json.toJson([id, name, args]))
 
-/** The calls of an event, one a line. */
+/** Writes an event's calls, one per line. */
 export const of = (event: Event.Event): string | undefined => {
   const calls = callsOf(event)
   return calls.length === 0 ? undefined : calls.map(textOf).join("\n")
@@ -37,7 +37,7 @@ const isSendable = (value: unknown): boolean => {
   }
 }
 
-/** Compares what was emitted, in its order, with how it reads by now. */
+/** Compares emitted calls, in order, with their current text. */
 export const violations = (log: ReadonlyArray<Entry>): ReadonlyArray<Violation> => {
   const started = new Map<string, string>()
   return log.flatMap((entry, index): ReadonlyArray<Violation> => {

@@ -1,4 +1,4 @@
-/** Makes a case of a suite from a generator function, as `Effect.gen` makes an effect. */
+/** Makes a suite case from a generator function, as `Effect.gen` makes an effect. */
 import * as Effect from "effect/Effect"
 import { type Case, make } from "../Conformance.ts"
 

@@ -1,6 +1,6 @@
 /**
- * The entries that scripts are written in, as plain data, each with its constructor. What an entry plays is documented
- * at its constructor; `Script` exports all of this module.
+ * Script entries as plain data, each with a constructor. The constructor documents what its entry plays; `Script`
+ * exports this entire module.
  *
  * @since 0.1.0
  */
@@ -14,7 +14,7 @@ import type * as Response from "../../Response.ts"
 type Data = Readonly<Record<string, unknown>>
 
 /**
- * The reason why an adapter fails, of the reasons of `AdapterError`.
+ * Reason for an adapter failure, as in `AdapterError`.
  *
  * @category models
  * @since 0.1.0
@@ -22,7 +22,7 @@ type Data = Readonly<Record<string, unknown>>
 export type Reason = Adapter.AdapterError["reason"]
 
 /**
- * The fields of an adapter error besides its reason.
+ * Fields of an adapter error besides its reason.
  *
  * @category models
  * @since 0.1.0
@@ -35,7 +35,7 @@ export interface ErrorDetails extends
 {}
 
 /**
- * An event inside a message. The frame around it is written by the script: `MessageStarted`, `TextCompleted` and
+ * An event inside a message. The script writes the frame around it: `MessageStarted`, `TextCompleted` and
  * `MessageCompleted`.
  *
  * @category models
@@ -55,81 +55,81 @@ export type InnerEvent = Exclude<
 export type Entry =
   | {
     readonly _tag: "Text" | "Reasoning"
-    /** The text. */
+    /** Text of the entry. */
     readonly text: string
   }
   | ToolCallEntry
   | {
     readonly _tag: "ToolCallDelta"
-    /** The id of the call. */
+    /** Call id. */
     readonly id: string
-    /** A piece of JSON text. */
+    /** A fragment of JSON text. */
     readonly argumentsDelta: string
   }
   | {
     readonly _tag: "Usage"
-    /** The usage of the call. */
+    /** Usage of the call. */
     readonly usage: Partial<Response.Usage>
   }
   | {
     readonly _tag: "RawChunk"
-    /** The chunk that the provider sent. */
+    /** Chunk sent by the provider. */
     readonly chunk: unknown
   }
   | {
     readonly _tag: "Event"
-    /** The event, as it is emitted. */
+    /** Event to emit unchanged. */
     readonly event: InnerEvent
   }
   | {
     readonly _tag: "Delay"
-    /** The length of the pause, in milliseconds. */
+    /** Length of the pause, in milliseconds. */
     readonly millis: number
   }
   | {
     readonly _tag: "Error" | "ErrorThenContinue"
-    /** The error that breaks the reply. */
+    /** Error breaking the reply. */
     readonly error: unknown
-    /** The fields of an adapter error besides its reason. */
+    /** Fields of an adapter error besides its reason. */
     readonly details?: ErrorDetails
   }
   | {
     readonly _tag: "StreamError" | "PreflightError"
-    /** The reason why the adapter fails. */
+    /** Reason for the adapter failure. */
     readonly reason: Reason
-    /** The error's other fields. */
+    /** Other fields of the error. */
     readonly details: ErrorDetails
   }
   | {
     readonly _tag: "Finish"
-    /** The reason why the reply ends. */
+    /** Finish reason of the reply. */
     readonly reason: Response.FinishReason | null
-    /** The provider's own finish reason. */
+    /** Provider's own finish reason. */
     readonly rawFinishReason?: string
     /** `true` if the provider pauses the reply before its end. */
     readonly paused?: boolean
-    /** The id of the reply. */
+    /** Reply id. */
     readonly responseId?: string
-    /** The model that replied. */
+    /** Replying model. */
     readonly model?: string
-    /** The metadata that the adapter adds. */
+    /** Metadata added by the adapter. */
     readonly metadata?: Data
   }
 
 /**
- * The entry of a whole tool call.
+ * Entry for a whole tool call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ToolCallEntry extends Omit<Message.ToolCall, "metadata"> {
   readonly _tag: "ToolCall"
-  /** The metadata that the adapter adds to the call. */
+  /** Metadata the adapter adds to the call. */
   readonly metadata?: Data
 }
 
 /**
- * Text, as one `TextDelta`. The message ends with one `TextCompleted` that repeats all texts joined.
+ * Plays text, as one `TextDelta`. The message ends with one `TextCompleted` joining all texts.
  *
  * @category entries
  * @since 0.1.0
@@ -137,7 +137,7 @@ export interface ToolCallEntry extends Omit<Message.ToolCall, "metadata"> {
 export const text = (value: string): Entry => ({ _tag: "Text", text: value })
 
 /**
- * Reasoning, as one `ReasoningDelta`.
+ * Plays reasoning, as one `ReasoningDelta`.
  *
  * @category entries
  * @since 0.1.0
@@ -145,9 +145,9 @@ export const text = (value: string): Entry => ({ _tag: "Text", text: value })
 export const reasoning = (value: string): Entry => ({ _tag: "Reasoning", text: value })
 
 /**
- * A whole tool call: `ToolCallStarted` and `ToolCallCompleted`. `raw` is the text that the arguments came from, and
- * the JSON of `args` when it is left out. For a call whose arguments were lost, spread the entry:
- * `{ ...Script.toolCall("c0", "echo"), argumentsLost: "json_decode_error" }`.
+ * Plays a whole tool call: `ToolCallStarted` and `ToolCallCompleted`. `raw` is the arguments' original text, by default
+ * the JSON of `args`. For a call with lost arguments, spread the entry: `{ ...Script.toolCall("c0", "echo"),
+ * argumentsLost: "json_decode_error" }`.
  *
  * @category entries
  * @since 0.1.0
@@ -166,8 +166,8 @@ export const toolCall = (
 })
 
 /**
- * A fragment of a call's arguments, as one `ToolCallDelta` and nothing more: the call is never completed by the
- * adapter, and its arguments are those of its fragments when the message has ended.
+ * Plays a fragment of a call's arguments, as a single `ToolCallDelta`: the adapter never completes the call, and its
+ * fragments form its arguments once the message has ended.
  *
  * @category entries
  * @since 0.1.0
@@ -179,8 +179,8 @@ export const toolCallDelta = (id: string, fragment: string): Entry => ({
 })
 
 /**
- * The usage of the call. No event of its own: the last one stands in the metadata of `MessageCompleted`. A name that is
- * no field of `Response.Usage` is a defect when the call is opened.
+ * Sets the call's usage. It emits no event: the last usage appears in the metadata of `MessageCompleted`. A name other
+ * than a `Response.Usage` field is a defect when the call opens.
  *
  * @category entries
  * @since 0.1.0
@@ -188,7 +188,7 @@ export const toolCallDelta = (id: string, fragment: string): Entry => ({
 export const usage = (value: Partial<Response.Usage>): Entry => ({ _tag: "Usage", usage: value })
 
 /**
- * A `RawChunk` with anything in it.
+ * Plays a `RawChunk` with any content.
  *
  * @category entries
  * @since 0.1.0
@@ -196,8 +196,8 @@ export const usage = (value: Partial<Response.Usage>): Entry => ({ _tag: "Usage"
 export const rawChunk = (chunk: unknown): Entry => ({ _tag: "RawChunk", chunk })
 
 /**
- * An event as it is, for what the other entries cannot express: a call that is started and gets its fragments later,
- * reasoning with an id. `MessageStarted`, `TextCompleted` and `MessageCompleted` are written by the script itself.
+ * Plays an event unchanged, for anything other entries cannot express: a call started first and receiving fragments
+ * later, reasoning with an id. The script itself writes `MessageStarted`, `TextCompleted` and `MessageCompleted`.
  *
  * @category entries
  * @since 0.1.0
@@ -205,8 +205,8 @@ export const rawChunk = (chunk: unknown): Entry => ({ _tag: "RawChunk", chunk })
 export const event = (value: InnerEvent): Entry => ({ _tag: "Event", event: value })
 
 /**
- * A pause before the next entry, or before the end of the message, on the runtime clock. `MessageStarted` never waits.
- * `Duration.infinity` is a model that emits nothing more.
+ * Pauses before the next entry, or before the message end, on the runtime clock. `MessageStarted` never waits.
+ * `Duration.infinity` plays a model that emits nothing more.
  *
  * @category entries
  * @since 0.1.0
@@ -214,7 +214,7 @@ export const event = (value: InnerEvent): Entry => ({ _tag: "Event", event: valu
 export const delay = (duration: Duration.Input): Entry => ({ _tag: "Delay", millis: Duration.toMillis(duration) })
 
 /**
- * The end of the message. Entries after it are ignored; a script without it ends with finish reason `null`.
+ * Ends the message. Later entries are ignored; a script without this entry ends with finish reason `null`.
  *
  * @category entries
  * @since 0.1.0
@@ -231,9 +231,9 @@ export const finish = (
 ): Entry => ({ _tag: "Finish", reason, ...options })
 
 /**
- * An `Error` event, after which the message ends with finish reason `null`. A reason of `AdapterError` becomes that
- * error (with `details`, if given), an `AdapterError` stands as it is, and anything else is the cause of an `unknown`
- * one. `generate` fails.
+ * Plays an `Error` event, after which the message ends with finish reason `null`. An `AdapterError` reason becomes an
+ * error with this reason (and `details`, if given), an `AdapterError` is used unchanged, and anything else becomes the
+ * cause of an `unknown` error. `generate` fails.
  *
  * @category entries
  * @since 0.1.0
@@ -245,7 +245,7 @@ export const error = (reasonOrTerm: unknown, details?: ErrorDetails): Entry => (
 })
 
 /**
- * An `Error` event after which the script continues, as with a few providers.
+ * Plays an `Error` event after which the script continues, as with a few providers.
  *
  * @category entries
  * @since 0.1.0
@@ -257,7 +257,7 @@ export const errorThenContinue = (reasonOrTerm: unknown, details?: ErrorDetails)
 })
 
 /**
- * The stream itself fails here, as when the connection breaks: no event, no end of the message.
+ * Fails the stream itself, as when the connection breaks: no event, no message end.
  *
  * @category entries
  * @since 0.1.0
@@ -269,7 +269,7 @@ export const streamError = (reason: Reason, details: ErrorDetails = {}): Entry =
 })
 
 /**
- * The open fails: no event at all. Only the first entry of a call can be one.
+ * Fails the open: no event at all. Only the first entry of a call can be a preflight error.
  *
  * @category entries
  * @since 0.1.0
@@ -281,8 +281,8 @@ export const preflightError = (reason: Reason, details: ErrorDetails = {}): Entr
 })
 
 /**
- * A whole reply from its parts, as the entries that play it. The finish reason is `"tool_calls"` if there are calls
- * and `"stop"` otherwise, unless it is given.
+ * Builds a whole reply from its parts, as entries. The finish reason defaults to `"tool_calls"` with calls, and to
+ * `"stop"` otherwise.
  *
  * **Example** (A reply in one line)
  *
@@ -314,47 +314,45 @@ export const reply = (parts: {
 }
 
 /**
- * The position in a script: the call that is played next. A cursor of your own may play calls in any order.
+ * Position in a script: the next call to play. Your own cursor may play calls in any order.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Cursor {
-  /** Gives the position, from 0, and moves on. */
+  /** Returns the position, from 0, and advances. */
   readonly next: Effect.Effect<number>
-  /** Gives the position. */
+  /** Returns the position. */
   readonly position: Effect.Effect<number>
 }
 
 /**
- * The script of an adapter, and its options.
+ * An adapter's script and its options.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
-  /** The entries of one call. Not together with `scripts`, which is a defect. */
+  /** Entries of a single call. Giving `scripts` as well is a defect. */
   readonly script?: ReadonlyArray<Entry>
-  /** The entries of each call. */
+  /** Entries of each call. */
   readonly scripts?: ReadonlyArray<ReadonlyArray<Entry>>
-  /** The entries for `stream` alone, where they win; a flat list is one call. `generate` does not see them. */
+  /** Entries for `stream` only, taking precedence there; a flat list is one call. `generate` ignores these entries. */
   readonly streamScript?: ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>>
   /** Replaces the usage of every call. */
   readonly usage?: Partial<Response.Usage>
-  /** Stands in the response of `generate`. */
+  /** Request id in the response of `generate`. */
   readonly requestId?: string
-  /** A cursor that is shared with other adapters. One of its own by default. */
+  /** Cursor shared with other adapters. By default the adapter has its own. */
   readonly cursor?: Cursor
-  /** The calls before this number fail as `rate_limited` and play nothing. None do by default. */
+  /** First call number to succeed: earlier calls fail as `rate_limited` and play nothing. By default no call fails. */
   readonly retryUntilCall?: number
-  /**
-   * The number of events that the stream emits at once, at most. As many as there are up to the next delay by default.
-   */
+  /** Maximum number of events the stream emits at once. Defaults to all events up to the next delay. */
   readonly chunkSize?: number
 }
 
 /**
- * The input that an adapter is made from: the entries of one call, a list of calls, or options.
+ * Input for an adapter: the entries of one call, a list of calls, or options.
  *
  * @category models
  * @since 0.1.0

@@ -1,4 +1,4 @@
-/** Checks the fates of messages into a run: each message has one, and the thread has what was delivered. */
+/** Checks messages sent into a run: each has one fate, and the thread contains the delivered messages. */
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"

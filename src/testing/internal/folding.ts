@@ -1,4 +1,4 @@
-/** Checks that the result of a run is what its stream folds to, and that the stream has the frame of a run. */
+/** Checks that a run's result equals the fold of its stream, and that the stream has a run's frame. */
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
@@ -30,7 +30,7 @@ export const frame = (events: ReadonlyArray<Event.Event>, isCut: boolean): Found
   return messages.map((message) => ({ law: "frame", message, index: end }))
 }
 
-/** Checks that a typed answer is accepted once, as the result has it. The events of an awaited run lack it. */
+/** Checks that a typed answer is accepted once, as in the result. An awaited run's events lack typed answers. */
 const ofOutput = (events: ReadonlyArray<Event.Event>, result: Event.ChatResult): ReadonlyArray<string> => {
   const accepted = events.flatMap((event) => event._tag === "OutputCompleted" ? [event.value] : [])
   const isAwaited = events.every(({ _tag }) => _tag === "StepCompleted" || _tag === "ChatCompleted")
@@ -41,7 +41,7 @@ const ofOutput = (events: ReadonlyArray<Event.Event>, result: Event.ChatResult):
 const isSame = (left: unknown, right: unknown): boolean =>
   JSON.stringify(Json.toJson(left)) === JSON.stringify(Json.toJson(right))
 
-/** The fields in which two records differ. */
+/** Returns the fields in which two records differ. */
 const differing = (left: object, right: object): ReadonlyArray<string> => {
   const fields = new Set([...Object.keys(left), ...Object.keys(right)])
   const value = (record: object, field: string): unknown => (record as Readonly<Record<string, unknown>>)[field]
@@ -66,10 +66,7 @@ export const fold = (events: ReadonlyArray<Event.Event>, { policy, result }: Opt
   return messages.map((message) => ({ law: "fold", message }))
 }
 
-/**
- * Checks that the messages of each step, and those behind the last one, are what came to the thread since the one
- * before.
- */
+/** Checks that the messages of each step, and those after the last step, are exactly what the thread gained. */
 const additions = (events: ReadonlyArray<Event.Event>): ReadonlyArray<string> => {
   let before: number | undefined
   return events.flatMap((event) => {
@@ -84,7 +81,7 @@ const additions = (events: ReadonlyArray<Event.Event>): ReadonlyArray<string> =>
   })
 }
 
-/** Checks that the parts of a result agree with its steps. */
+/** Checks that a result's parts agree with its steps. */
 const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
   const { outcome, steps } = result
   const last = steps.at(-1)
@@ -104,16 +101,16 @@ const ofParts = (result: Event.ChatResult): ReadonlyArray<string> => {
   ]
 }
 
-/** Returns `true` if a run can end with an outcome when its last step, one of a number of steps, was this one. */
+/** Returns `true` if a run can end with an outcome after this last step, given the number of steps. */
 const isEnd = (step: Event.StepResult, outcome: Event.Outcome, steps: number): boolean => {
   if (outcome._tag === "Cancelled") return true
   if (outcome._tag === "RuleEnded") return step.suspensions === undefined && step.halt?.haltedReason !== "tool_error"
   const halt = step.halt?.haltedReason
   if (halt === "ask_user") return outcome._tag === "AskUser"
   if (halt === "tool_error") return outcome._tag === "ToolFailed"
-  // The step that a rule wants behind a halt or an answer may exceed the bound of turns, or fail before its request.
+  // A step a rule wants after a halt or an answer may exceed the turn limit, or fail before its request.
   const isFurther = outcome._tag === "Failed" || outcome._tag === "MaxTurns" && steps >= outcome.maxTurns
-  // The call that gives a typed answer halts the step, and completes the run.
+  // A call giving a typed answer halts the step and completes the run.
   if (halt === "output" && outcome._tag === "Completed") return true
   if (halt !== undefined) return isFurther || outcome._tag === "Halted" && outcome.reason === halt
   if (step.suspensions?.some(({ kind }) => kind === "question") === true) return outcome._tag === "AskUser"
@@ -127,12 +124,12 @@ const isEnd = (step: Event.StepResult, outcome: Event.Outcome, steps: number): b
   return outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen" || outcome._tag === "Failed"
 }
 
-/** The ends that may come between the messages of a rule and the request that these were for. */
+/** Ends that may come between a rule's messages and their request. */
 const unasked: ReadonlySet<Event.Outcome["_tag"]> = new Set<Event.Outcome["_tag"]>(["Cancelled", "Failed", "RuleEnded"])
 
 /**
- * A question of the run itself that nothing else waits beside stands behind the thread of its step, and so do messages
- * of rules for a request that was not made. Everything else ends where its last step ended.
+ * Checks the thread after the last step. The run's only waiting question comes after its step's thread, and so do rule
+ * messages for a request never made. Everything else ends where its last step ended.
  */
 const isContinued = (step: Event.StepResult, { outcome, thread }: Event.ChatResult): boolean => {
   const question = thread.messages.at(-1)

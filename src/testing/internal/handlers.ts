@@ -1,7 +1,7 @@
-/** The checks of a log of handlers: that they ended with the run, were finalized once, and overlapped as they may. */
+/** Checks a handler log: handlers ended with the run, were finalized once, and overlapped only as allowed. */
 import type { Entry, HandlerOptions, Violation } from "./violation.ts"
 
-/** The handlers of one name. */
+/** Handlers with the same name. */
 interface Tally {
   starts: number
   ends: number
@@ -28,7 +28,7 @@ interface Rules {
   readonly isAbandoned: (name: string) => boolean
 }
 
-/** Returns the handler or the rule that keeps a handler from starting now. */
+/** Returns the handler or rule preventing a handler from starting now. */
 const inTheWay = (tallies: Tallies, name: string, { bound, isAbandoned, isExclusive }: Rules): string | undefined => {
   if (isExclusive(name)) {
     return live(tallies, () => true) > 0 ? `exclusive "${name}" starts while others run` : undefined

@@ -1,4 +1,4 @@
-/** Checks that a thread can be sent to any provider as it is. */
+/** Checks that a thread can be sent to any provider unchanged. */
 import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
@@ -7,7 +7,7 @@ import * as Thread from "../../Thread.ts"
 import * as AnswerLaws from "./answerLaws.ts"
 import type { ThreadOptions, Violation } from "./violation.ts"
 
-/** The names that every provider takes. */
+/** Tool names accepted by every provider. */
 const namePattern = /^[A-Za-z0-9_-]{1,64}$/
 
 const invalid = (thread: Thread.Thread): ReadonlyArray<string> => {
@@ -26,7 +26,7 @@ const unusable = (calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<string>
   ]
 }
 
-/** Removes the first open call of an answer's id. Returns the fault of an answer that has none. */
+/** Removes the first open call with an answer's id. Returns the fault of an answer without an open call. */
 const misplaced = (open: Array<string>, message: Message.Message): ReadonlyArray<string> => {
   const id = message.toolCallId ?? ""
   const position = open.indexOf(id)
@@ -40,7 +40,7 @@ const outOfOrder = (asked: ReadonlyArray<string>, answered: ReadonlyArray<string
   return wanted.join("\n") === answered.join("\n") ? [] : [`the answers to ${wanted.join(", ")} are not in call order`]
 }
 
-/** The problems of one turn: an assistant message with calls and what follows it. */
+/** Checks one turn: an assistant message with calls, and its following messages. */
 class Turn {
   private readonly asked: ReadonlyArray<string>
   private readonly open: Array<string>
@@ -85,7 +85,7 @@ export const history = (
   return found
 }
 
-/** Checks every thread that the events have. What the caller put before the first step is the caller's. */
+/** Checks every thread in the events. Messages put before the first step belong to the caller and are skipped. */
 export const histories = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => {
   const steps = events.filter((event) => event._tag === "StepCompleted")
   const from = steps[0] === undefined ? Infinity : AnswerLaws.turnStart(steps[0].thread)

@@ -1,7 +1,7 @@
 /**
- * Judges the log of an attempt: which effects were repeated, which calls were unknown and how they were settled, and
- * which laws were broken. A call is identified by its name and its arguments, since a recovery that forgot the run
- * gives the same call another id.
+ * Judges an attempt's log: which effects were repeated, which calls were unknown and how they were settled, and which
+ * laws were broken. Name and arguments identify a call, since a recovery that forgot the run gives the same call
+ * another id.
  */
 import type * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
@@ -10,21 +10,21 @@ import type { Line } from "./worldLog.ts"
 import * as WorldLog from "./worldLog.ts"
 
 /**
- * A law that an attempt can break.
+ * A law an attempt can break.
  *
- * - `"end"`: every process ends by itself, unless it is killed, and the program has a result.
- * - `"finished"`: a call whose end was recorded does not run again.
+ * - `"end"`: every process ends by itself, unless killed, and the program has a result.
+ * - `"finished"`: a call with a recorded end does not run again.
  * - `"silent"`: an effect is repeated only if its call is recorded as started, without an end, and as started again
- *   under the same key with the next attempt; or if the reply that made the call was lost with the process.
- * - `"untold"`: a call that was interrupted between its start and its end is tried again under its key, looked up,
- *   reported, asked about, or ends the run. It is never ignored.
- * - `"lost"`: every effect of the uninterrupted run happens, unless its call was unknown, or an unknown call ended
- *   the run.
- * - `"asked"`: a model is asked again only for a reply that was lost with the process.
- * - `"answer"`: the journal has no more final answers than that of the uninterrupted run.
- * - `"journal"`: `Journal.check` finds nothing wrong with any journal.
- * - `"result"`: the result is that of the uninterrupted run.
- * - `"repeatable"`: the uninterrupted program does the same each time. If it does not, nothing is killed.
+ *   under the same key with the next attempt; or if the reply making the call was lost with the process.
+ * - `"untold"`: a call interrupted between its start and end is retried under its key, looked up, reported, asked
+ *   about, or ends the run. It is never ignored.
+ * - `"lost"`: every effect of the uninterrupted run happens, unless its call was unknown, or an unknown call ended the
+ *   run.
+ * - `"asked"`: a model is asked again only for a reply lost with the process.
+ * - `"answer"`: the journal has no more final answers than in the uninterrupted run.
+ * - `"journal"`: `Journal.check` finds no fault in any journal.
+ * - `"result"`: the result equals the uninterrupted run's.
+ * - `"repeatable"`: the uninterrupted program behaves identically each time. Otherwise nothing is killed.
  *
  * @category models
  * @since 0.1.0
@@ -42,15 +42,15 @@ export type Law =
   | "repeatable"
 
 /**
- * A law that was broken, and how.
+ * A broken law, and how it was broken.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Violation {
-  /** The law. */
+  /** Broken law. */
   readonly law: Law
-  /** The finding. */
+  /** Description of the finding. */
   readonly message: string
 }
 
@@ -61,11 +61,13 @@ export interface Violation {
  * @since 0.1.0
  */
 export interface Kill {
-  /** The number of the boundary in its process, from 1. */
+  /** Boundary number in its process, from 1. */
   readonly at: number
-  /** The name of the boundary. */
+  /** Boundary name. */
   readonly name: string
-  /** The time until another process reached a boundary, in milliseconds. Left out if none did. */
+  /**
+   * Time until another process reached a boundary, in milliseconds. Undefined if no other process reached a boundary.
+   */
   readonly takeoverMillis?: number
 }
 
@@ -76,43 +78,46 @@ export interface Kill {
  * @since 0.1.0
  */
 export interface Repeat {
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
   /**
-   * The reason: its end was recorded and it ran nevertheless (`"finished"`); it was recorded as started, and tried
-   * again under its key (`"unknown"`); the reply that made the call was lost with the process (`"lostReply"`); or
-   * nothing explains it (`"silent"`).
+   * Reason for the repetition:
+   *
+   * - `"finished"`: its end was recorded and it ran nevertheless.
+   * - `"unknown"`: it was recorded as started, and retried under its key.
+   * - `"lostReply"`: the reply making the call was lost with the process.
+   * - `"silent"`: nothing explains the repetition.
    */
   readonly why: "finished" | "unknown" | "lostReply" | "silent"
-  /** `true` if its handler had returned before. */
+  /** `true` if its handler had already returned. */
   readonly hadReturned: boolean
 }
 
 /**
- * A call that was interrupted between its recorded start and its recorded end, by a kill or because its process lost
- * the session. It may have had its effect.
+ * A call interrupted between its recorded start and recorded end, by a kill or because its process lost the session. It
+ * may have had its effect.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Unknown {
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
-  /** The id of the call. */
+  /** Call id. */
   readonly id: string
   /**
-   * The way it was settled: it was tried again under its key, its outcome was found, the model was told that it is
-   * unknown, a person was asked, the run ended as failed, its reply was lost and with it the call, or it was ignored.
+   * Settlement: retried under its key, its outcome found, reported to the model as unknown, asked of a person, ended
+   * with the run as failed, lost together with its reply, or ignored (`"none"`).
    */
   readonly settled: "retried" | "found" | "reported" | "asked" | "failed" | "lostReply" | "none"
 }
 
-/** The findings in a log. */
+/** Findings in a log. */
 export interface Findings {
   readonly kills: ReadonlyArray<Kill>
   readonly repeats: ReadonlyArray<Repeat>
   readonly unknown: ReadonlyArray<Unknown>
-  /** The names of the calls whose effect is missing. */
+  /** Names of calls whose effect is missing. */
   readonly missing: ReadonlyArray<string>
   readonly extraAsked: number
   readonly extraAnswers: number
@@ -121,30 +126,31 @@ export interface Findings {
 
 type Recorded = Extract<Line, { readonly _tag: "Recorded" }>
 
-/** A recorded start of a call. */
+/** A recorded call start. */
 interface Start {
   readonly name: string
   readonly what: string
   readonly id: string
   readonly key: string
   readonly attempt: number
-  /** The process that appended it. */
+  /** Process that appended it. */
   readonly pid: number
   readonly session: string
   readonly requestId: string
-  /** The turn that it belongs to. */
+  /** Turn it belongs to. */
   readonly turn: string
   readonly index: number
   /**
-   * The end of the attempt: its call is answered, waits, or waits for a verdict about its effect, or another attempt is
-   * granted, since it failed or asked for what the next one gets. Left out if no record tells how it ended.
+   * End of the attempt. Its call was answered, waits, or waits for a verdict about its effect (`"inDoubt"`). `"again"`
+   * grants another attempt, since this attempt failed or asked for input to the next. Undefined if no record shows the
+   * end.
    */
   end?: "answered" | "waits" | "inDoubt" | "again"
-  /** The number of its effects. */
+  /** Number of its effects. */
   effects: number
 }
 
-/** Returns each record once, at its first occurrence in its journal, as that of the process that appended it. */
+/** Returns each record once, at its first occurrence in its journal, attributed to the appending process. */
 const once = (lines: ReadonlyArray<Line>): ReadonlyArray<Line> => {
   const keyOf = ({ session, version }: Recorded): string => `${version} ${session}`
   const own = new Map(
@@ -175,10 +181,10 @@ const effectsIn = (lines: ReadonlyArray<Line>): ReadonlyMap<string, number> =>
 
 type Replied = Journal.StepCompleted | Journal.ReplyReceived
 
-/** Returns the calls of the reply in a record. A step does not repeat the reply of an earlier record. */
+/** Returns the calls of a record's reply. A step does not repeat the reply of an earlier record. */
 const callsOf = ({ response }: Replied): ReadonlyArray<Message.ToolCall> => response?.toolCalls ?? []
 
-/** Counts the turns without a call in the journals. The calls of a turn are in an earlier record, or in its step. */
+/** Counts journal turns without a call. A turn's calls are in an earlier record, or in its step. */
 const answersIn = (lines: ReadonlyArray<Line>): number => {
   const withCalls = new Set<string>()
   let count = 0
@@ -195,13 +201,10 @@ const answersIn = (lines: ReadonlyArray<Line>): number => {
 const isReply = (line: Line): line is Recorded =>
   line._tag === "Recorded" && (line.record._tag === "ReplyReceived" || line.record._tag === "StepCompleted")
 
-/** Tells whether a record resumes a run. The process that lost the run may be the one that resumes it. */
+/** Returns `true` if a record resumes a run. The resuming process may be the process that lost the run. */
 const isRestart = ({ record }: Recorded): boolean => record._tag === "RunStarted" && record.resumes === true
 
-/**
- * Counts the replies that were lost: the process that asked died before it recorded the reply, or another process
- * replaced it.
- */
+/** Counts lost replies: the asking process died before it recorded the reply, or another process took over. */
 const lostReplies = (lines: ReadonlyArray<Line>): number =>
   lines.filter(({ _tag, pid }, index) => {
     if (_tag !== "Asked") return false
@@ -226,13 +229,13 @@ const isOfRun = (
   record: { readonly requestId: string }
 ): boolean => session === line.session && requestId === record.requestId
 
-/** Tells whether a call waits for a verdict about an unknown effect. It may be tried again. */
+/** Returns `true` if a call waits for a verdict about an unknown effect. It may be retried. */
 const isInDoubt = ({ suspensions }: Journal.CallWaits): boolean => suspensions.some(({ kind }) => kind === "unknown")
 
-/** Tells whether no record tells how an attempt has ended. */
+/** Returns `true` if no record shows how an attempt ended. */
 const isOpen = ({ end }: Start): boolean => end === undefined || end === "inDoubt"
 
-/** Returns the id of the call whose attempt a record ends, if it ends one. */
+/** Returns the id of the call whose attempt a record ends, if any. */
 const endedIn = (record: Journal.Record): string | undefined => {
   switch (record._tag) {
     case "AttemptFailed":
@@ -245,11 +248,11 @@ const endedIn = (record: Journal.Record): string | undefined => {
   }
 }
 
-/** Collects the starts and the replies of a log, in one pass, with the repeats that they explain. */
+/** Collects a log's starts and replies in one pass, with the repeats they explain. */
 class Ledger {
   readonly starts: Array<Start> = []
   readonly repeats: Array<Repeat> = []
-  /** The calls of recorded replies, by turn and id. */
+  /** Calls in recorded replies, by turn and id. */
   private readonly replied = new Set<string>()
   private readonly returned = new Set<string>()
   private readonly effects = new Map<string, number>()
@@ -288,7 +291,7 @@ class Ledger {
     } else {
       const id = endedIn(record)
       const start = this.starts.findLast((start) => start.turn === turn && start.id === id)
-      // A call with an answer keeps it.
+      // An answered call stays answered.
       if (start === undefined || start.end === "answered") return
       if (record._tag === "CallEnded") start.end = "answered"
       else if (record._tag === "AttemptFailed" || record._tag === "CallWaits" && record.resume !== undefined) {
@@ -328,10 +331,10 @@ class Ledger {
   }
 }
 
-/** The code of an answer whose call has an unknown effect. */
+/** Code of an answer to a call with an unknown effect. */
 const unknownCode = "unknown_effect"
 
-/** Tells whether the run of a call ends in an error. */
+/** Returns `true` if a call's run ends in an error. */
 const hasFailed = (start: Start, after: ReadonlyArray<Line>): boolean =>
   after.some((line) =>
     line._tag === "Recorded" && line.record._tag === "RunEnded" && isOfRun(start, line, line.record)
@@ -351,7 +354,7 @@ const settledOf = (start: Start, after: ReadonlyArray<Line>, ledger: Ledger): Un
       continue
     }
     if (endedIn(record) !== start.id || ledger.turnOf(line) !== start.turn) continue
-    // A call whose nested runs wait was tried again before.
+    // A call whose nested runs wait was already retried.
     if (record._tag === "CallWaits" && record.suspensions.some(({ path }) => path === undefined)) return "asked"
     if (record._tag !== "CallEnded") continue
     return !isUnknown(record) ? "found" : hasFailed(start, after) ? "failed" : "reported"
@@ -359,13 +362,13 @@ const settledOf = (start: Start, after: ReadonlyArray<Line>, ledger: Ledger): Un
   return ledger.isReplied(start) ? "none" : "lostReply"
 }
 
-/** Tells whether a line resumes a run. */
+/** Returns `true` if a line resumes a run. */
 const isTakeover = (line: Line, start: Start): boolean =>
   line._tag === "Recorded" && line.record._tag === "RunStarted" && isRestart(line) && isOfRun(start, line, line.record)
 
 /**
- * Returns the calls without an end in a process that died, or in a run that was then resumed: its owner may have lost
- * it alive.
+ * Returns the calls without an end in a process that died, or in a run resumed afterwards: its owner may have lost the
+ * run while alive.
  */
 const unknownIn = (lines: ReadonlyArray<Line>, ledger: Ledger): ReadonlyArray<Unknown> =>
   ledger.starts.flatMap((start) => {
@@ -377,7 +380,7 @@ const unknownIn = (lines: ReadonlyArray<Line>, ledger: Ledger): ReadonlyArray<Un
       : [{ name: start.name, id: start.id, settled: settledOf(start, lines.slice(cut), ledger) }]
   })
 
-/** Tells whether, before a line, the journal contains the end of a start, or its whole turn. */
+/** Returns `true` if, before a line, the journal contains the end of a start, or its whole turn. */
 const endedBy = (lines: ReadonlyArray<Line>, start: Start, before: number, ledger: Ledger): boolean =>
   lines.slice(start.index + 1, before).some((line) =>
     line._tag === "Recorded"
@@ -388,7 +391,7 @@ const endedBy = (lines: ReadonlyArray<Line>, start: Start, before: number, ledge
 const broken = (law: Law, names: ReadonlyArray<string>, what: string): ReadonlyArray<Violation> =>
   names.map((name) => ({ law, message: `${name} ${what}` }))
 
-/** Compares the log of an attempt with that of the uninterrupted run. */
+/** Compares an attempt's log with the uninterrupted run's. */
 export const findings = (uninterruptedLog: ReadonlyArray<Line>, log: ReadonlyArray<Line>): Findings => {
   const lines = once(log)
   const uninterrupted = effectsIn(uninterruptedLog)
@@ -443,7 +446,7 @@ export const findings = (uninterruptedLog: ReadonlyArray<Line>, log: ReadonlyArr
   }
 }
 
-/** Returns the first difference of two values, as JSON. */
+/** Returns the first difference between two JSON values. */
 export const difference = (expected: unknown, actual: unknown, path = "result"): string | undefined => {
   const isParent = (value: unknown): value is object => typeof value === "object" && value !== null
   if (!isParent(expected) || !isParent(actual) || Array.isArray(expected) !== Array.isArray(actual)) {

@@ -1,6 +1,6 @@
 /**
- * The records of a log with the turns that they belong to. A record names the run and the call; the turn follows from
- * the records before it, whatever order the processes of the attempt have seen them in.
+ * Assigns a log's records to turns. A record names run and call; the turn follows from earlier records, whatever order
+ * the attempt's processes saw.
  */
 import type * as Records from "../../internal/session/records.ts"
 import * as States from "../../internal/session/state.ts"
@@ -12,22 +12,22 @@ type Recorded = Extract<Line, { readonly _tag: "Recorded" }>
 /** A record in its place. */
 export interface Placed {
   /**
-   * The turn, distinct from every other of the attempt: also the turn of a reply that was lost from the one that is
-   * asked for again. Left out for a record that belongs to none.
+   * Turn, distinct from every other turn in the attempt; a lost reply and its repetition count as different turns.
+   * Undefined for a record outside turns.
    */
   readonly turn?: string
-  /** The call that starts, as its handler gets it. */
+  /** Starting call, in the form its handler receives. */
   readonly toolCall?: Message.ToolCall
 }
 
-/** The records of one session, in their order. */
+/** Reads the records of one session in order. */
 class Reading {
   private readonly session: string
   private readonly state = States.initial()
   private count = 0
-  /** The turn that the state has. */
+  /** Current turn of the state. */
   private turn: string
-  /** The turn that it had before the run. */
+  /** Turn before the run. */
   private before: string
 
   constructor(session: string) {
@@ -43,7 +43,7 @@ class Reading {
         if (record.resumes !== true) this.before = this.turn
         return {}
       case "RunEnded":
-        // A run that fails before a call has started gives back the turn that it found.
+        // A run failing before any call started gives back the turn it found.
         if (record.haltedReason === undefined && run?.hasStarted === false) this.turn = this.before
         return {}
       case "ReplyReceived":
@@ -72,7 +72,7 @@ class Reading {
   }
 }
 
-/** The records of each session, by their versions. */
+/** Groups records by session, sorted by version. */
 const bySession = (lines: ReadonlyArray<Line>): ReadonlyMap<string, ReadonlyArray<Recorded>> => {
   const sessions = new Map<string, Array<Recorded>>()
   for (const line of lines) {
@@ -85,7 +85,7 @@ const bySession = (lines: ReadonlyArray<Line>): ReadonlyMap<string, ReadonlyArra
   return sessions
 }
 
-/** Returns the places of the records of a log, which has each of them once. */
+/** Returns the places of a log's records, each contained once. */
 export const placesOf = (lines: ReadonlyArray<Line>): ReadonlyMap<Line, Placed> => {
   const places = new Map<Line, Placed>()
   for (const [session, recorded] of bySession(lines)) {
@@ -95,7 +95,7 @@ export const placesOf = (lines: ReadonlyArray<Line>): ReadonlyMap<Line, Placed> 
   return places
 }
 
-/** Returns what is wrong with each journal, as far as the log has it without a gap. */
+/** Returns each journal's faults, as far as the log contains it without a gap. */
 export const problemsOf = (lines: ReadonlyArray<Line>): ReadonlyArray<string> =>
   [...bySession(lines)].flatMap(([session, recorded]) => {
     const known = recorded.filter(({ version }, index) => version === index + 1)

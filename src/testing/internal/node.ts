@@ -1,9 +1,6 @@
-/**
- * The parts of Node that killing and being killed needs. They are looked up at run time, so that the test kit loads in
- * any runtime.
- */
+/** Parts of Node needed to kill processes. They are looked up at run time, so the test kit loads in any runtime. */
 
-/** The part of `node:fs`. */
+/** Used part of `node:fs`. */
 export interface FileSystem {
   readonly closeSync: (file: number) => void
   readonly existsSync: (path: string) => boolean
@@ -14,7 +11,7 @@ export interface FileSystem {
   readonly writeSync: (file: number, text: string) => number
 }
 
-/** A process that was started. */
+/** A started process. */
 export interface Child {
   readonly stderr: { readonly setEncoding: (encoding: "utf8") => unknown; readonly on: Listen<[text: string]> }
   readonly kill: (signal: "SIGKILL") => boolean
@@ -40,7 +37,7 @@ interface Process {
   readonly getBuiltinModule: (name: string) => unknown
 }
 
-/** The process that this code runs in. Absent where the runtime is another one. */
+/** This code's process. Undefined in other runtimes. */
 export const process: Process | undefined = (globalThis as { readonly process?: Process }).process
 
 const here = (): Process => {
@@ -48,10 +45,10 @@ const here = (): Process => {
   return process
 }
 
-/** Node's file system. */
+/** Returns Node's file system. */
 export const fileSystem = (): FileSystem => here().getBuiltinModule("node:fs") as FileSystem
 
-/** Starts a process of a Node, which is this one by default. */
+/** Starts a Node process, by default with this process's binary. */
 export const spawn = (node: string | undefined, args: ReadonlyArray<string>, options: SpawnOptions): Child => {
   const { execPath, getBuiltinModule } = here()
   const { spawn } = getBuiltinModule("node:child_process") as {
@@ -60,6 +57,6 @@ export const spawn = (node: string | undefined, args: ReadonlyArray<string>, opt
   return spawn(node ?? execPath, args, options)
 }
 
-/** The folder for temporary files. */
+/** Returns the folder for temporary files. */
 export const temporaryFolder = (): string =>
   (here().getBuiltinModule("node:os") as { readonly tmpdir: () => string }).tmpdir()

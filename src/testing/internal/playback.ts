@@ -1,6 +1,6 @@
 /**
- * The playback of a script's entries: events, pauses and failures in order, and the stream that plays them. Reading the
- * entries is pure; the clock is asked only while the stream is pulled.
+ * Plays a script's entries: events, pauses and failures in order, as a stream. Reading entries is pure; the clock is
+ * used only while the stream is pulled.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -15,13 +15,13 @@ import * as Message from "../../Message.ts"
 import * as Response from "../../Response.ts"
 import type { Entry, Options } from "./entry.ts"
 
-/** The action of the stream at one pull. */
+/** Stream action at one pull. */
 type Action =
   | { readonly _tag: "Emit"; readonly events: Arr.NonEmptyReadonlyArray<Event.AdapterEvent> }
   | { readonly _tag: "Wait"; readonly millis: number }
   | { readonly _tag: "Fail"; readonly error: Adapter.AdapterError }
 
-/** The way in which entries are read: `errors` decides whether a scripted error is an event or fails the call. */
+/** Settings for reading entries. `errors` decides whether a scripted error is an event or fails the call. */
 interface Reading {
   readonly errors: "emit" | "fail"
   readonly usage: Readonly<Record<string, unknown>> | undefined
@@ -32,7 +32,7 @@ type Scripted = Extract<Entry, { readonly _tag: "Error" | "ErrorThenContinue" }>
 
 const isReason = Schema.is(Adapter.AdapterError.fields.reason)
 
-/** The error of an `Error` event. */
+/** Returns the error of an `Error` event. */
 const emittedError = ({ details, error }: Scripted): Adapter.AdapterError => {
   if (error instanceof Adapter.AdapterError) return error
   return isReason(error)
@@ -40,13 +40,13 @@ const emittedError = ({ details, error }: Scripted): Adapter.AdapterError => {
     : new Adapter.AdapterError({ reason: "unknown", cause: error, ...details })
 }
 
-/** The error of a reply that is awaited whole: without details it only reports that it was scripted. */
+/** Returns the error of a reply awaited as a whole. Without details it only reports that it was scripted. */
 const awaitedError = (entry: Scripted): Adapter.AdapterError =>
   entry.details !== undefined || entry.error instanceof Adapter.AdapterError
     ? emittedError(entry)
     : new Adapter.AdapterError({ reason: "unknown", detail: "scripted error", cause: entry.error })
 
-/** The events of an entry that is a part of the reply; the other entries control the playback. */
+/** Returns the events of an entry. Entries without events control the playback. */
 const eventsOf = (entry: Entry): ReadonlyArray<Event.AdapterEvent> => {
   switch (entry._tag) {
     case "Text":
@@ -95,7 +95,7 @@ const closing = (
   ]
 }
 
-/** The actions of one call. */
+/** Reads a call's entries as actions. */
 const read = (entries: ReadonlyArray<Entry>, reading: Reading): ReadonlyArray<Action> => {
   const actions: Array<Action> = []
   const deltas: Array<string> = []
@@ -134,11 +134,11 @@ const emits = (events: ReadonlyArray<Event.AdapterEvent>, size: number): Array<A
   return actions
 }
 
-/** The failure that an entry stands for. */
+/** Returns the failure of an entry. */
 export const failure = (entry: { readonly reason: Adapter.AdapterError["reason"]; readonly details: object }) =>
   new Adapter.AdapterError({ reason: entry.reason, ...entry.details })
 
-/** The stream that plays the entries of one call. */
+/** Streams the entries of one call. */
 export const play = (
   entries: ReadonlyArray<Entry>,
   { chunkSize, usage }: Options,

@@ -1,7 +1,4 @@
-/**
- * Resolves the options of a script: the calls that `stream` and `generate` play, and the faults of options that mean
- * nothing.
- */
+/** Resolves script options: the calls `stream` and `generate` play, and the faults of meaningless options. */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -17,20 +14,20 @@ type Calls = ReadonlyArray<ReadonlyArray<Script.Entry>>
 
 const isCalls = (list: ReadonlyArray<unknown>): list is Calls => list.length > 0 && list.every(Array.isArray)
 
-/** A flat list is one call, and so is an empty one. */
+/** Returns a list as calls. A flat list is a single call, and so is an empty list. */
 const toCalls = (list: ReadonlyArray<Script.Entry> | Calls): Calls =>
   isCalls(list) ? list : [list as ReadonlyArray<Script.Entry>]
 
 const isList = (input: Script.Input): input is Exclude<Script.Input, Script.Options> => Array.isArray(input)
 
-/** The options that an input stands for. */
+/** Returns an input as options. */
 export const options = (input: Script.Input): Script.Options => isList(input) ? { scripts: toCalls(input) } : input
 
-/** The calls that `stream` plays. */
+/** Calls played by `stream`. */
 export const streamCalls = (options: Script.Options): Calls =>
   options.streamScript === undefined ? awaitedCalls(options) : toCalls(options.streamScript)
 
-/** The calls that `generate` plays. */
+/** Calls played by `generate`. */
 export const awaitedCalls = ({ script, scripts }: Script.Options): Calls =>
   scripts ?? (script === undefined ? [] : [script])
 
@@ -77,7 +74,7 @@ const Entry = Schema.Union([
 
 const decode = Schema.decodeUnknownResult(Schema.toType(Entry))
 
-/** Returns the fault of the entries of one call, in words that name the entry. */
+/** Returns the fault in a call's entries, naming the entry. */
 const issueOfCall = (entries: unknown, call: number): string | undefined => {
   if (!Array.isArray(entries)) return `call ${call} must be a list of entries; got: ${typeof entries}`
   for (const [index, entry] of entries.entries()) {

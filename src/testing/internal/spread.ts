@@ -1,4 +1,4 @@
-/** Returns the indices of a list, or `limit` of them, spread evenly from the first to the last. */
+/** Returns a list's indices, or `limit` indices spread evenly from first to last. */
 export const spread = (count: number, limit = Infinity): ReadonlyArray<number> =>
   count <= limit
     ? Array.from({ length: count }, (_, index) => index)

@@ -1,4 +1,4 @@
-/** Judges one attempt at a run: each law on what it left behind. */
+/** Judges one attempt at a run by each law, from what the attempt left behind. */
 import * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
 import type * as Event from "../../Event.ts"
@@ -10,7 +10,7 @@ import type * as Simulation from "../Simulation.ts"
 import * as Histories from "./history.ts"
 import type { Start, Watch } from "./watching.ts"
 
-/** The numbers of what had happened when the run was stopped. */
+/** Counts at the moment the run was stopped. */
 export interface Stopped {
   readonly how: "hard" | "soft"
   readonly starts: number
@@ -18,7 +18,7 @@ export interface Stopped {
   readonly millis: number
 }
 
-/** One attempt, when it was over. `log` and `events` are what its own recorder saw. */
+/** A finished attempt. Its own recorder saw `log` and `events`. */
 export interface Attempted {
   readonly report: Simulation.Report<unknown, unknown>
   readonly watch: Watch
@@ -28,17 +28,17 @@ export interface Attempted {
   readonly stopped: Stopped | undefined
 }
 
-/** The facts that the caller knows of the run. */
+/** Facts the caller knows about the run. */
 export interface Known extends Pick<Check.Options, "policy"> {
   readonly bound: number
   readonly graceMillis: number
-  /** `true` if fibers pause more often than they would by themselves. */
+  /** `true` if fibers yield more often than they would by themselves. */
   readonly isFine: boolean
-  /** The handlers in which runs live when the run is not stopped. */
+  /** Handlers containing runs in the run without a stop. */
   readonly parents: ReadonlySet<string>
-  /** `true` if the run was seen to end in `ChatCompleted` when it was not stopped. */
+  /** `true` if the run without a stop ended in `ChatCompleted`. */
   readonly isChat: boolean
-  /** `true` if the run succeeded when it was not stopped. */
+  /** `true` if the run without a stop succeeded. */
   readonly isSound: boolean
 }
 
@@ -53,7 +53,7 @@ type Findings = ReadonlyArray<Finding>
 
 const when = (isBroken: boolean, law: Law, message: string): Findings => isBroken ? [{ law, message }] : []
 
-/** A handler starts once for each attempt at its call, and no attempt before the one in front of it has started. */
+/** Checks handler starts: once per attempt at a call, and only after the previous attempt started. */
 const starts = (all: ReadonlyArray<Start>): Findings => {
   const seen = new Set<string>()
   return all.flatMap(({ call, key, name }): Findings => {
@@ -70,11 +70,11 @@ const starts = (all: ReadonlyArray<Start>): Findings => {
 const isMark = (entry: Recorder.Entry): entry is Exclude<Recorder.Entry, { readonly _tag: "Emitted" }> =>
   entry._tag !== "Emitted"
 
-/** The starts of handlers that a run gave up and named. */
+/** Returns the starts of handlers a run abandoned and named. */
 const lostOf = ({ abandoned, starts }: Watch): ReadonlyArray<Start> =>
   starts.filter(({ call }) => abandoned.some(({ id, name }) => id === call.id && name === call.name))
 
-/** Lifetime and barriers, run by run: the handlers of a sub-agent do not keep out the one that it runs in. */
+/** Checks lifetime and barriers run by run: a nested run's handlers do not exclude the handler around them. */
 const handlers = ({ handlers, watch }: Attempted): Findings => {
   const { starts } = watch
   const lost = lostOf(watch)
@@ -89,13 +89,13 @@ const handlers = ({ handlers, watch }: Attempted): Findings => {
   })
 }
 
-/** The handlers in which runs were seen to live. */
+/** Returns the handlers in which runs were seen. */
 export const parentsOf = ({ requests, starts }: Watch): ReadonlySet<string> =>
   new Set([...starts, ...requests].map(({ inside }) => inside))
 
 /**
- * One bound holds for the whole tree of runs. A handler in which a run lives takes no place of others, also if it was
- * stopped before anything of that run was to be seen.
+ * Checks the bound, shared by the whole tree of runs. A handler containing a run takes no other handler's place, even
+ * if stopped before its run became visible.
  */
 const bound = ({ handlers, watch }: Attempted, { bound, parents: known }: Known): Findings => {
   const parents = new Set([...parentsOf(watch), ...known])
@@ -104,7 +104,7 @@ const bound = ({ handlers, watch }: Attempted, { bound, parents: known }: Known)
   return Check.check.handlers(leaves, { bound, abandoned: lost }).filter(({ law }) => law === "concurrency")
 }
 
-/** Finds what is alive after the run. It is unknown what abandoned handlers hold. */
+/** Finds anything alive after the run. The resources of abandoned handlers are unknown. */
 const lifetime = ({ log, report, watch }: Attempted): Findings => {
   if (report.exit === undefined) return [{ law: "lifetime", message: "the run does not end" }]
   const open = watch.requests.length - watch.closed
@@ -118,8 +118,8 @@ const lifetime = ({ log, report, watch }: Attempted): Findings => {
 }
 
 /**
- * Nothing starts after the stop. Where fibers are made to pause between any two operations, one that was on its way to
- * a start when the run was stopped may still come to it, at that instant.
+ * Checks that nothing starts after the stop. If fibers yield between any two operations, work about to start when the
+ * run was stopped may still start at that instant.
  */
 const starting = ({ starts, requests }: Watch, stopped: Stopped, isFine: boolean): Findings => {
   const isLate = ({ at }: { readonly at: number }): boolean => !isFine || at > stopped.millis
@@ -133,7 +133,7 @@ const starting = ({ starts, requests }: Watch, stopped: Stopped, isFine: boolean
   ]
 }
 
-/** A run that was stopped ends within its grace period: with its result, or interrupted if it was stopped hard. */
+/** Checks that a stopped run ends within its grace period: with its result, or interrupted after a hard stop. */
 const stop = ({ report: { exit, millis }, stopped, watch }: Attempted, known: Known): Findings => {
   if (stopped === undefined) return []
   const { graceMillis, isFine, isSound } = known
@@ -164,15 +164,15 @@ const toStepCompleted = (step: Event.StepResult): Event.Event => ({
   ...(step.suspensions === undefined ? {} : { suspensions: step.suspensions })
 })
 
-/** The threads of an awaited result, as the stream would have shown them. */
+/** Returns the threads of an awaited result as stream events. */
 const shown = (value: unknown): ReadonlyArray<Event.Event> => {
   if (isStep(value)) return [toStepCompleted(value)]
   return isResult(value) ? [...value.steps.map(toStepCompleted), { _tag: "ChatCompleted", result: value }] : []
 }
 
 /**
- * The threads that runs sent when they continued, each with the length of what their callers had put in front: a
- * request that continues none before it is the first of a run, and its caller's.
+ * Returns the threads runs sent when they continued, each with the length of its caller's part. A request that
+ * continues no earlier request is a run's first, and its messages are the caller's.
  */
 const continued = (requests: Watch["requests"]) => {
   const seen: Array<{ readonly messages: ReadonlyArray<string>; readonly from: number }> = []
@@ -185,7 +185,7 @@ const continued = (requests: Watch["requests"]) => {
   })
 }
 
-/** Every thread that was handed out or sent: in the result and in the requests. */
+/** Checks every thread handed out or sent, in the result and in the requests. */
 const histories = ({ report, watch }: Attempted): Findings => {
   const value = report.exit !== undefined && Exit.isSuccess(report.exit) ? report.exit.value : undefined
   return [
@@ -194,7 +194,7 @@ const histories = ({ report, watch }: Attempted): Findings => {
   ]
 }
 
-/** Checks the events of the run. Those of a run whose reader left, or that failed, need not be whole. */
+/** Checks the run's events. After a failure, or if the reader left, they may be incomplete. */
 const events = ({ events, report, stopped }: Attempted, { isChat, policy }: Known): Findings => {
   const hasEnded = report.exit !== undefined && Exit.isSuccess(report.exit)
   const isCut = report.exit !== undefined && (stopped?.how === "hard" || !hasEnded)
@@ -204,7 +204,7 @@ const events = ({ events, report, stopped }: Attempted, { isChat, policy }: Know
 
 type Naming = Pick<Event.ChatResult, "abandoned">
 
-/** The result of the run, if it has one that names what was left behind: that of a chat or of a batch. */
+/** Returns the run's result if it can name abandoned handlers: a chat's or a batch's result. */
 const namingOf = ({ events, report: { exit } }: Attempted): Naming | undefined => {
   const last = events.at(-1)
   if (last?._tag === "ChatCompleted") return last.result
@@ -213,7 +213,7 @@ const namingOf = ({ events, report: { exit } }: Attempted): Naming | undefined =
   return isResult(value) || isBatch ? value as Naming : undefined
 }
 
-/** A handler that was abandoned is named in the result, also where it belongs to a run within the run. */
+/** Checks that the result names every abandoned handler, also handlers of nested runs. */
 const unnamed = (attempted: Attempted): Findings => {
   const naming = namingOf(attempted)
   const { abandoned, starts } = attempted.watch
@@ -225,7 +225,7 @@ const unnamed = (attempted: Attempted): Findings => {
   })
 }
 
-/** Everything that is against the attempt. */
+/** Returns all findings about the attempt. */
 export const of = (attempted: Attempted, known: Known): Findings => [
   ...starts(attempted.watch.starts),
   ...handlers(attempted),

@@ -1,27 +1,28 @@
-/** The inputs and the findings of the checks of the laws. Public as members of `Check` and `Recorder`. */
+/** Inputs and findings of the law checks. Public as members of `Check` and `Recorder`. */
 import type * as Event from "../../Event.ts"
 import type * as Policy from "../../Policy.ts"
 
 /**
- * A finding of a check: the law that is broken and how. `index` is the position of the event, the message or the log
- * entry that shows it.
+ * A finding: the broken law and how it was broken. `index` is the position of the revealing event, message or log
+ * entry.
  *
- * - `"answers"`: every tool call of an assistant message is answered exactly once, or pending in a suspended run.
+ * - `"answers"`: every tool call in an assistant message is answered exactly once, or pending in a suspended run.
  * - `"starts"`: a handler starts at most once per call.
  * - `"lifetime"`: nothing outlives the run, and every finalizer runs exactly once.
- * - `"concurrency"`: executing calls are shared and within the bound, or one and exclusive.
- * - `"order"`: per call started, progress, completed, tail; after the tail only the settlement of a question.
+ * - `"concurrency"`: running calls are either all shared and within the bound, or a single exclusive call.
+ * - `"order"`: per call, the order is started, progress, completed, tail; after the tail only a question's settlement.
  * - `"frame"`: one `StepCompleted` per step, one `ChatCompleted`, at the end.
- * - `"fold"`: what is awaited is what the stream folds to.
- * - `"history"`: a thread can be sent to any provider as it is.
+ * - `"fold"`: the awaited result equals the fold of the stream.
+ * - `"history"`: a thread can be sent to any provider unchanged.
  * - `"calls"`: a call stays as the model made it, whatever its handler does to its arguments.
- * - `"messages"`: a message into the run has one fate. A delivered one comes to the thread once, a refused one never.
+ * - `"messages"`: a message into the run has one fate. A delivered message enters the thread once, a refused message
+ *   never.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Violation {
-  /** The law that was broken. */
+  /** Broken law. */
   readonly law:
     | "answers"
     | "starts"
@@ -33,67 +34,64 @@ export interface Violation {
     | "history"
     | "calls"
     | "messages"
-  /** A description of the fault. */
+  /** Description of the fault. */
   readonly message: string
-  /** The position of the event, the message or the entry that shows it. Left out when none does by itself. */
+  /** Position of the revealing event, message or entry. Undefined without a single such position. */
   readonly index?: number
 }
 
 /**
- * The facts that are known of the run whose events are checked.
+ * Known facts about the run whose events are checked.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
-  /** The policy that it ran under. `Policy.standard` by default; the fold depends on it. */
+  /** Policy of the run. `Policy.standard` by default; the fold depends on the policy. */
   readonly policy?: Policy.Policy
-  /**
-   * The result that `Chat.run` gave for the same input, the same script and the same `requestId`. Not compared when it
-   * is left out.
-   */
+  /** Result of `Chat.run` for the same input, script and `requestId`. By default no result is compared. */
   readonly result?: Event.ChatResult
   /**
-   * `true` if the reader left, or the stream failed: what is there must be lawful, but need not be whole. `false` by
+   * `true` if the reader left, or the stream failed: the events must be lawful but may be incomplete. `false` by
    * default.
    */
   readonly isCut?: boolean
 }
 
 /**
- * The position in a thread at which the check starts, and the calls of its last turn that may be open.
+ * Start position in a thread, and the calls of its last turn allowed to be open.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ThreadOptions {
-  /** The position of the message at which the check starts. `0` by default. */
+  /** Message position at which the check starts. `0` by default. */
   readonly from?: number
-  /** The ids of the calls of the last turn that may be open. None by default. */
+  /** Ids of calls in the last turn allowed to be open. None by default. */
   readonly pending?: ReadonlyArray<string>
 }
 
 /**
- * The facts that are known of recorded handlers.
+ * Known facts about recorded handlers.
  *
  * @category models
  * @since 0.1.0
  */
 export interface HandlerOptions {
-  /** The number of handlers that may run at once. Any number by default. */
+  /** Maximum number of concurrent handlers. Unlimited by default. */
   readonly bound?: number
-  /** Returns `true` if the handlers of a name run alone. None do by default. */
+  /** Returns `true` if handlers with a name run alone. By default none do. */
   readonly isExclusive?: (name: string) => boolean
   /**
-   * The names of handlers that the run gave up and reported. They may still be alive, keep exclusive ones out and take
-   * no place of others. None by default.
+   * Names of handlers the run abandoned and reported. They may still be alive, which excludes exclusive handlers but
+   * takes no other handler's place. None by default.
    */
   readonly abandoned?: ReadonlyArray<string>
 }
 
 /**
- * One thing that happened: an event was emitted, or a tracked effect started, ended in one of three ways, or had its
- * finalizer run.
+ * A single occurrence: an event was emitted, or a tracked effect started, ended in one of three ways, or ran its
+ * finalizer.
  *
  * @category models
  * @since 0.1.0
@@ -101,24 +99,24 @@ export interface HandlerOptions {
 export type Entry =
   | {
     readonly _tag: "Emitted"
-    /** The time, in milliseconds after the recorder was made. */
+    /** Time since the recorder was made, in milliseconds. */
     readonly at: number
-    /** The event. */
+    /** Emitted event. */
     readonly event: Event.Event
-    /** The text of the calls that the event had at that time, for `check.calls`. */
+    /** Text of the event's calls at that time, for `check.calls`. */
     readonly calls?: string
   }
   | {
     readonly _tag: Mark
-    /** The time, in milliseconds after the recorder was made. */
+    /** Time since the recorder was made, in milliseconds. */
     readonly at: number
-    /** The name under which the effect is tracked. */
+    /** Name of the tracked effect. */
     readonly name: string
   }
 
 /**
- * A mark of a tracked effect. Each run is `Started` first, then exactly one of `Succeeded`, `Failed` (which a defect
- * is, too) and `Interrupted`, then `Finalized`.
+ * A mark of a tracked effect. Each run is first `Started`, then exactly one of `Succeeded`, `Failed` (including
+ * defects) and `Interrupted`, then `Finalized`.
  *
  * @category models
  * @since 0.1.0

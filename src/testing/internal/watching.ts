@@ -1,6 +1,6 @@
 /**
- * Watches one attempt at a run through its own seams: each handler that an executor calls, each request that an adapter
- * opens, and what is logged. It changes nothing about them.
+ * Watches one attempt through the run's own services: each handler call by an executor, each request opened by an
+ * adapter, and all log messages. It changes nothing about them.
  */
 import * as Channel from "effect/Channel"
 import * as Clock from "effect/Clock"
@@ -16,27 +16,27 @@ import * as Requests from "../../internal/ask/request.ts"
 import type * as Tool from "../../Tool.ts"
 import * as Recorder from "../Recorder.ts"
 
-/** One start of a handler. Two starts with one key are two starts of one attempt at one call. */
+/** A handler start. Two starts with the same key are two starts of one attempt at one call. */
 export interface Start {
   readonly at: number
   readonly key: string
   readonly name: string
-  /** Starts with one group belong to one run; the run of a sub-agent is not that of the handler that it runs in. */
+  /** Group of the start: starts in one group belong to one run. A nested run has a group other than its handler's. */
   readonly group: string
-  /** The name of the handler that this one runs in, if it does. */
+  /** Name of the surrounding handler, if any. */
   readonly inside: string
   readonly call: Tool.CallContext
   readonly isExclusive: boolean
 }
 
-/** One request that was opened. */
+/** An opened request. */
 interface Asked {
   readonly at: number
   readonly request: Adapter.Request
   readonly inside: string
 }
 
-/** The record of an attempt. `usual` is the concurrency of tools without the option. */
+/** Record of an attempt. `usual` is the concurrency of tools without the option. */
 export interface Watch {
   readonly usual: Tool.Concurrency
   readonly recorder: Recorder.Recorder
@@ -46,7 +46,7 @@ export interface Watch {
   closed: number
 }
 
-/** The handler that is being run, by name, and nothing outside of handlers. */
+/** Name of the running handler; empty outside handlers. */
 const Inside = Context.Reference<string>("heddle/testing/EveryStep/Inside", { defaultValue: () => "" })
 
 export const make = (usual: Tool.Concurrency): Effect.Effect<Watch> =>
@@ -60,7 +60,7 @@ const describe = (call: Tool.CallContext, inside: string): string => {
   return inside === "" ? own : `${inside} > ${own}`
 }
 
-/** Decides as the runtime does: a function that throws makes the call exclusive. */
+/** Decides as the runtime does: a throwing function makes the call exclusive. */
 const isExclusive = ({ concurrency }: Tool.Any, args: unknown, usual: Tool.Concurrency): boolean => {
   if (typeof concurrency !== "function") return (concurrency ?? usual) === "exclusive"
   try {
@@ -72,9 +72,7 @@ const isExclusive = ({ concurrency }: Tool.Any, args: unknown, usual: Tool.Concu
 
 type Handler = (args: unknown, call: Tool.CallContext) => unknown
 
-/**
- * Watches a handler. A value that is no Effect was started all the same, and is passed on for the executor to refuse.
- */
+/** Watches a handler. A non-Effect value counts as started, and is passed on for the executor to refuse. */
 const watched = (watch: Watch, tool: Tool.Any, handler: Handler, inside: string, clock: Clock.Clock): Handler =>
 (
   args,
@@ -102,7 +100,7 @@ const watched = (watch: Watch, tool: Tool.Any, handler: Handler, inside: string,
   }).pipe(watch.recorder.track(name))
 }
 
-/** Watches an executor. A value that is no Effect is passed on for the runtime to refuse. */
+/** Watches an executor. A non-Effect value is passed on for the runtime to refuse. */
 const executor = (watch: Watch, inner: Executor.Service): Executor.Service => ({
   execute: ((tool: Tool.Any, args: unknown, call: Tool.CallContext) =>
     Effect.gen(function*() {
@@ -115,7 +113,7 @@ const executor = (watch: Watch, inner: Executor.Service): Executor.Service => ({
     })) as unknown as Executor.Service["execute"]
 })
 
-/** A request is opened by the first pull, and closed once for each time that it was opened. */
+/** Watches an adapter. The first pull opens a request, and every opened request is closed once. */
 const adapter = (watch: Watch, inner: Adapter.Adapter["Service"]): Adapter.Adapter["Service"] => ({
   ...inner,
   stream: (request) => {
@@ -131,15 +129,13 @@ const adapter = (watch: Watch, inner: Adapter.Adapter["Service"]): Adapter.Adapt
 const isAbandoned = (value: unknown): value is Event.Abandoned =>
   typeof value === "object" && value !== null && "id" in value && "name" in value && "ageMillis" in value
 
-/**
- * The runtime names the handlers that it gave up in a warning, and has nowhere else to do so when it is interrupted.
- */
+/** Collects abandoned handlers from warnings: an interrupted run can name them nowhere else. */
 const logger = (watch: Watch) =>
   Logger.make(({ message }) => {
     if (Array.isArray(message)) watch.abandoned.push(...message.flat().filter(isAbandoned))
   })
 
-/** The same services, watched. What is logged goes no further. */
+/** Returns the same services, watched. Log messages go no further. */
 export const services = (watch: Watch) => <R>(context: Context.Context<R>): Context.Context<R> => {
   const inside = context.pipe(
     Context.add(Executor.Executor, executor(watch, Context.get(context, Executor.Executor))),

@@ -1,27 +1,27 @@
 /**
- * The log of an attempt that processes are killed in: one file that each of them appends lines to, so that what
- * happened before a kill is there after it. `KillPoint` writes it, and `everyKill` reads it.
+ * Log of an attempt with killed processes: one file to which each process appends lines, so that everything before a
+ * kill survives. `KillPoint` writes it, and `everyKill` reads it.
  */
 import type * as Journal from "../../Journal.ts"
 import * as Node from "./node.ts"
 
-/** The variables by which `everyKill` reaches a program. Without the first the program runs as it would by itself. */
+/** Variables through which `everyKill` reaches a program. Without the first variable the program runs normally. */
 export const variables = {
-  /** The folder of the attempt. */
+  /** Folder of the attempt. */
   folder: "HEDDLE_KILL_FOLDER",
-  /** The boundary at which each process dies, separated by commas: the first one that is to die at the first number. */
+  /** Boundary at which each process dies, separated by commas: the first number is for the first process to die. */
   plan: "HEDDLE_KILL_AT"
 } as const
 
-/** One thing that happened. */
+/** A single occurrence. */
 export type Happened =
   /** A process is at a boundary. */
   | { readonly _tag: "Reached"; readonly name: string }
-  /** The process kills itself there: the kill of the plan, and the number of the boundary, from 1. */
+  /** The process kills itself there, with the kill's index in the plan and the boundary number, from 1. */
   | { readonly _tag: "Killed"; readonly kill: number; readonly at: number; readonly name: string }
   /** A model was asked. */
   | { readonly _tag: "Asked" }
-  /** A call had an effect on the world. What it did is its name and its arguments. */
+  /** A call had an effect on the world. Its name and arguments identify the effect. */
   | {
     readonly _tag: "Acted"
     readonly name: string
@@ -29,9 +29,9 @@ export type Happened =
     readonly key: string
     readonly attempt: number
   }
-  /** The handler of a call has ended. */
+  /** A call's handler has ended. */
   | { readonly _tag: "Returned"; readonly what: string }
-  /** A record is in the journal: the process has appended it, or read it there. */
+  /** A record is in the journal: the process appended or read the record. */
   | {
     readonly _tag: "Recorded"
     readonly session: string
@@ -42,23 +42,25 @@ export type Happened =
   /** The program has its result. */
   | { readonly _tag: "Done"; readonly value: unknown }
 
-/** A line of the log: what happened, in which process, and when by a clock that all processes share. */
+/** A log line: what happened, in which process, and when, by a clock common to all processes. */
 export type Line = Happened & { readonly pid: number; readonly millis: number }
 
 const fileOf = (folder: string): string => `${folder}/world.jsonl`
 
-/** Opens the log of an attempt for one process. A line is one write to the end of the file, which a kill cannot cut. */
+/**
+ * Opens an attempt's log for one process. A line is a single write at the end of the file, which a kill cannot cut.
+ */
 export const writer = (folder: string): (happened: Happened) => void => {
   const fs = Node.fileSystem()
   const file = fs.openSync(fileOf(folder), "a")
   return (happened) => {
-    // The time since the machine has started, which is the same in all of its processes.
+    // Time since the machine started, the same in all its processes.
     const millis = Number((Node.process?.hrtime.bigint() ?? 0n) / 1000n) / 1000
     fs.writeSync(file, `${JSON.stringify({ ...happened, pid: Node.process?.pid, millis })}\n`)
   }
 }
 
-/** The lines so far. */
+/** Reads the lines so far. */
 export const read = (folder: string): ReadonlyArray<Line> => {
   const fs = Node.fileSystem()
   const file = fileOf(folder)
@@ -66,7 +68,7 @@ export const read = (folder: string): ReadonlyArray<Line> => {
   return fs.readFileSync(file, "utf8").split("\n").filter((text) => text !== "").map((text) => JSON.parse(text) as Line)
 }
 
-/** Takes the kill of this number for this process. One process can. */
+/** Takes the kill with this number for this process. Only one process succeeds. */
 export const claimKill = (folder: string, kill: number): boolean => {
   const fs = Node.fileSystem()
   try {
@@ -77,12 +79,12 @@ export const claimKill = (folder: string, kill: number): boolean => {
   }
 }
 
-/** Returns whether a process has died by the kill of this number. */
+/** Returns `true` if a process has died by the kill with this number. */
 export const isKilled = (folder: string, kill: number): boolean => Node.fileSystem().existsSync(killFile(folder, kill))
 
 const killFile = (folder: string, kill: number): string => `${folder}/kill.${kill}`
 
-/** A call as what it does: its name and its arguments, whatever order they are written in. */
+/** Identifies a call by its name and its arguments, in any key order. */
 export const whatOf = (name: string, args: unknown): string => `${name} ${JSON.stringify(sorted(args))}`
 
 const sorted = (value: unknown): unknown => {
