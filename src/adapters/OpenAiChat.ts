@@ -1,7 +1,7 @@
 /**
- * Streams OpenAI's Chat Completions protocol, as OpenAI and its many imitators actually write it: Azure, OpenRouter,
- * Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The adapter trusts a reply's content over its finish
- * reason, and marks incomplete arguments as lost.
+ * Streams OpenAI's Chat Completions protocol, as OpenAI and many compatible servers actually write it: Azure,
+ * OpenRouter, Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The adapter trusts a reply's content over
+ * its finish reason, and marks incomplete arguments as lost.
  *
  * @since 0.1.0
  */

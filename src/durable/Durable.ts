@@ -37,8 +37,8 @@ export interface Options extends Session.RunsOptions {
    */
   readonly owner?: string
   /**
-   * Claim duration unless renewed. A dead process's id stays claimed for this time. A number is milliseconds. `"30
-   * seconds"` by default.
+   * Claim duration unless renewed. A dead process's id stays claimed for this time. A number is milliseconds.
+   * `"30 seconds"` by default.
    */
   readonly term?: Duration.Input
 }

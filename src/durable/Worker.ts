@@ -71,8 +71,8 @@ export interface Options<
   /** Maximum number of sessions driven concurrently. 10 by default. */
   readonly concurrency?: number
   /**
-   * Interval between searches for sessions, and for commands to driven sessions. A number is milliseconds. `"200
-   * millis"` by default.
+   * Interval between searches for sessions, and for commands to driven sessions. A number is milliseconds.
+   * `"200 millis"` by default.
    */
   readonly poll?: Duration.Input
   /**

@@ -55,7 +55,7 @@ export interface Options {
   readonly synchronous?: "full" | "normal"
   /** Maximum time a statement waits for another connection's lock before it fails. 5 seconds by default. */
   readonly busyTimeout?: Duration.Input
-  /** Number of cached prepared statements, most recently used first. 200 by default. */
+  /** Number of prepared statements to cache, keeping the most recently used. 200 by default. */
   readonly preparedStatements?: number
 }
 

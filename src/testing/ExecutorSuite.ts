@@ -237,8 +237,8 @@ const conduct: Conformance.Suite = [
 ]
 
 /**
- * Contract for executors. Run it with your own layer: `Conformance.register(ExecutorSuite.suite, Executor.layer(mine),
- * it)`.
+ * Contract for executors. Run it with your own layer:
+ * `Conformance.register(ExecutorSuite.suite, Executor.layer(mine), it)`.
  *
  * **Example** (The executor that is there by default)
  *

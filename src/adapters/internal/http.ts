@@ -48,7 +48,7 @@ export interface Options {
   readonly headers?: HeaderValues
   /** Provider name in errors. */
   readonly provider?: string
-  /** Retries for a request failing before its first event. Default: 2. */
+  /** Number of retries for a request failing before its first event. Default: 2. */
   readonly retries?: number
   /** Delay before the first retry, doubled before each further retry. Default: 500 ms, plus up to 250 ms of jitter. */
   readonly retryDelay?: Duration.Input | "infinity"
@@ -62,7 +62,7 @@ export interface Options {
   readonly idleTimeout?: Duration.Input | "infinity"
   /**
    * `true` to send the trace context to the server, as `traceparent`: for your own gateway, whose spans then join the
-   * trace. A third party learns the trace ids. Default: `false`.
+   * trace. To a third party it would reveal the trace ids. Default: `false`.
    */
   readonly propagate?: boolean
   /** Maximum event length, in UTF-16 code units. Default: 16 Mi. */
@@ -224,7 +224,7 @@ export const serverOf = (baseUrl: string): Pick<Adapter.Service, "server"> => {
   return { server: port === "" ? { address } : { address, port: Number(port) } }
 }
 
-/** Returns an unusable URL for messages, without user, password and query, which are secrets. */
+/** Returns an unusable URL for error messages, without user, password and query, which are secrets. */
 const named = (text: string): string => text.replace(/[?#].*/s, "").replace(/[^/]*@/g, "")
 
 const checkUrl = (text: string): Result.Result<URL, string> =>
@@ -340,7 +340,7 @@ const withSpent = (event: Event.AdapterEvent, spent: Response.Usage | null): Eve
 
 /**
  * Retries a request while that may help. Each retry first closes the resources of the failed attempt; the scope closes
- * the last.
+ * those of the last attempt.
  */
 export const retried = <A>(
   settings: Settings,
@@ -357,7 +357,7 @@ export const retried = <A>(
     Effect.mapError(({ error }) => error)
   )
 
-/** Groups requests the server refuses together: with one key, at one server, for one model. */
+/** Returns a request's lane. A server refuses all requests in a lane together: same key, same server, same model. */
 const laneOf = (exchange: Exchange, request: HttpClientRequest.HttpClientRequest): string => {
   const keys = exchange.secrets.map((secret) => Hash.string(Redacted.value(secret))).join(",")
   return `${visibleUrl(request.url)} ${exchange.model} ${keys}`

@@ -44,7 +44,7 @@ export interface Answers {
   readonly sample: Backend.Listener["sample"] | undefined
 }
 
-/** Attempts to reopen a lost connection before its waiting calls fail. */
+/** Number of attempts to reopen a lost connection before its waiting calls fail. */
 const attempts = 5
 
 const later = { schedule: Schedule.exponential("200 millis"), times: attempts - 1 }

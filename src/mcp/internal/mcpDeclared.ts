@@ -225,16 +225,16 @@ export interface Options {
    * `"annotations"` or your own hints. Names are the server's, without `prefix`. None by default.
    *
    * Trust applies to a tool as this process first saw it, or to the given `hash`. A tool removed from the list and
-   * listed again is trusted as before. Naming a tool the server does not list on its first connection fails with {@link
-   * McpUnavailable}, unless you give a `hash`: use it for tools listed later.
+   * listed again is trusted as before. Naming a tool the server does not list on its first connection fails with
+   * {@link McpUnavailable}, unless you give a `hash`: use it for tools listed later.
    */
   readonly trust?: "annotations" | { readonly [tool: string]: "annotations" | Hints }
   /**
    * Calls waiting for approval. `"destructive"` by default.
    *
    * - `"destructive"`: calls to tools that may destroy something. This includes every untrusted tool, and every tool
-   *   whose server only denies destruction: trusted annotations must contain `readOnlyHint`, your own hints `readOnly:
-   *   true` or `destructive: false`.
+   *   whose server only denies destruction: trusted annotations must contain `readOnlyHint`, your own hints
+   *   `readOnly: true` or `destructive: false`.
    * - `"all"`: all calls.
    * - `"none"`: only calls to changed tools.
    * - A function: calls for which it returns `true`.
@@ -259,7 +259,7 @@ export interface Options {
   readonly onSample?: (sampling: Sampling) => Effect.Effect<Sampled, unknown>
   /**
    * `true` to send the trace context to the server, as `traceparent`: for your own server, whose spans then join the
-   * trace. A third party learns the trace ids. `false` by default.
+   * trace. To a third party it would reveal the trace ids. `false` by default.
    */
   readonly propagate?: boolean
   /** Maximum message length, in bytes. A longer message from the server ends the connection. 16 MiB by default. */

@@ -11,8 +11,7 @@ import * as Json from "../../internal/json.ts"
 export { escaped as keyOf, unescaped as idOf } from "../../internal/json.ts"
 
 /**
- * Returns the key prefix for all ids with this prefix. A prefix ending inside a surrogate pair is shortened by the
- * half.
+ * Returns the key prefix for all ids with this prefix. A prefix ending inside a surrogate pair loses the half pair.
  */
 export const prefixOf = (prefix: string): string => Json.escaped(prefix.replace(/[\ud800-\udbff]$/, ""))
 

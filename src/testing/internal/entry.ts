@@ -146,8 +146,8 @@ export const reasoning = (value: string): Entry => ({ _tag: "Reasoning", text: v
 
 /**
  * Plays a whole tool call: `ToolCallStarted` and `ToolCallCompleted`. `raw` is the arguments' original text, by default
- * the JSON of `args`. For a call with lost arguments, spread the entry: `{ ...Script.toolCall("c0", "echo"),
- * argumentsLost: "json_decode_error" }`.
+ * the JSON of `args`. For a call with lost arguments, spread the entry:
+ * `{ ...Script.toolCall("c0", "echo"), argumentsLost: "json_decode_error" }`.
  *
  * @category entries
  * @since 0.1.0
