@@ -1,7 +1,7 @@
 /**
  * Streams Anthropic's Messages protocol, as Anthropic, Azure, Google's Vertex AI and other servers speak it. The thread
  * keeps each turn complete: thinking with its signatures, redacted thinking, server tool blocks and their order go back
- * unchanged. Provider tools are listed and never run here.
+ * unchanged. Calls to provider tools are listed and never run here.
  *
  * @since 0.1.0
  */

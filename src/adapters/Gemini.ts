@@ -347,8 +347,9 @@ const protocol: WireProtocol.Protocol<Options> = {
  * may help: the server could not be reached, was busy or asked to wait. After that event it repeats nothing. A reply
  * without its end and an error inside a reply fail the stream. A whole call is complete on arrival; a call streamed in
  * pieces and never closed is lost. Provider-executed calls carry `providerExecuted` and the name of the reporting part.
- * A message keeps signatures in its reasoning and calls, and the part order of turns with more than text and calls.
- * Both go back with the message; other protocols ignore them. An invalid option throws a `TypeError` naming the option.
+ * A message keeps signatures in its reasoning and calls. It also keeps the part order of turns with more than text and
+ * calls. Signatures and order go back with the message; other protocols ignore both. An invalid option throws a
+ * `TypeError` naming the option.
  *
  * **Example** (A model behind an HTTP client)
  *

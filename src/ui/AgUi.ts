@@ -252,7 +252,7 @@ const usageOf = (usage: Event.PublicUsage | undefined): { readonly usage?: Schem
   usage === undefined ? {} : { usage: [{ ...usage }] }
 
 /**
- * Returns a message snapshot without reasoning: the client keeps its own reasoning only next to a snapshot without
+ * Returns a message snapshot without reasoning: the client keeps its own reasoning only if the snapshot contains no
  * reasoning.
  */
 const snapshotOf = (messages: ReadonlyArray<AgMessage>): AgEvent => ({

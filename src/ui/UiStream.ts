@@ -428,7 +428,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
  * A run continuing a message has its own encoder, with the message's id: the client finds earlier calls' parts by id.
  * Besides protocol chunks, Heddle sends its own parts:
  *
- * - `data-heddle-question`: a suspension other than an approval, which becomes an approval request. Its id is the
+ * - `data-heddle-question`: a suspension other than an approval (approvals become approval requests). Its id is the
  *   suspension id. Its data contain `kind`, `toolCallId`, and, if present, `question`, `opts`, `answerSchema` and
  *   `expiresAt`; for a nested call also `call`.
  * - `data-heddle-call`: a queued or started call. It is transient: only `onData` sees it. The data contain `state` and,

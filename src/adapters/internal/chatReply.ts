@@ -89,8 +89,8 @@ const saidIn = (record: Json.JsonObject): Json.JsonObject =>
 /**
  * Fields meaningful only to their own server: OpenRouter's and MiniMax's `reasoning_details`, LiteLLM's
  * `thinking_blocks` and `provider_specific_fields`, Gemini's `extra_content`, Venice's `thought_signature`, GitHub
- * Copilot's `reasoning_opaque`, and any name containing "signature" or "encrypted". Other unknown fields are not sent:
- * some servers refuse a message with a field they do not know.
+ * Copilot's `reasoning_opaque`, and any name containing "signature", "opaque" or "encrypted". Other unknown fields are
+ * not sent: some servers refuse a message with a field they do not know.
  */
 const opaque =
   /^(reasoning_details|thinking_blocks|provider_specific_fields|extra_content)$|signature|opaque|encrypted/i

@@ -55,7 +55,7 @@ export class Unrecorded {
   }
 
   /**
-   * Does a session's work with the previous attempt's replies. Keeps its own replies if the store refuses to take any.
+   * Does a session's work with the previous attempt's replies. Keeps its own replies if the store refuses an append.
    */
   during<A, E, R>(id: string, work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R | Adapter.Adapter> {
     return Effect.flatMap(Adapter.Adapter, (given) => {
