@@ -13,8 +13,9 @@ const { finish, text, toolCall, usage } = Script
 const used = usage({ inputTokens: 10, outputTokens: 5 })
 const isInner = ({ messages }: Adapter.Request) => Message.text(messages[0]!).startsWith("Inner")
 
-/** The parent asks for two sub-agents and then looks; a sub-agent looks once. */
+/** The parent asks for two sub-agents and then looks; a sub-agent looks once. Without tools each answers. */
 const replyTo = (request: Adapter.Request): ReadonlyArray<Script.Entry> => {
+  if (request.toolChoice === "none") return [text("Closed."), used, finish("stop")]
   const turn = request.messages.filter(({ role }) => role === "assistant").length
   if (isInner(request) && turn === 0) return [toolCall("i0", "look", {}), used, finish("tool_calls")]
   if (isInner(request)) return [text("Inside."), used, finish("stop")]
@@ -93,6 +94,48 @@ describe("a budget of a kept session", () => {
           }
         }
         assert.isAbove(lost, 2)
+      }))
+  }
+
+  const exhausted: ReadonlyArray<readonly [calls: number, onExhausted: "finalize" | "halt"]> = [
+    [2, "finalize"],
+    [5, "finalize"],
+    [3, "halt"]
+  ]
+  for (const [name, store] of Object.entries(stores)) {
+    it.effect(`G1, G2, G7: exhausted in a tree, killed behind each record: no request above the limit, and an end (${name})`, () =>
+      Effect.gen(function*() {
+        for (const [calls, onExhausted] of exhausted) {
+          const given = () => ({ ...options(), budget: Budget.make({ calls }, { onExhausted }) })
+          const appends: Array<Append> = []
+          const asked: Array<number> = []
+          const whole = yield* Effect.gen(function*() {
+            const opened = yield* Session.open("s")
+            return (yield* Session.keep(opened, (session) => Session.reply(session, "Go", given()))).value.result
+          }).pipe(Effect.provide([modelOf(() => asked.push(appends.length)), listing(appends, store)]))
+          assert.lengthOf(asked, calls)
+          assert.deepStrictEqual([whole.spent?.calls, whole.spent?.left], [calls, { calls: 0 }])
+          const wholeEnd = onExhausted === "halt" ? "budget" : "completed"
+          assert.strictEqual(whole.haltedReason, wholeEnd)
+          for (let cut = 2; cut < appends.length; cut++) {
+            const before = appends.slice(0, cut)
+            const where = `${calls} ${onExhausted}, killed behind append ${cut}, ${
+              before.at(-1)?.records.map(({ _tag }) => _tag).join()
+            }`
+            let again = 0
+            const result = yield* Effect.gen(function*() {
+              const kept = (yield* Session.load("s"))!
+              return (yield* Session.resume(kept, given())).value.result
+            }).pipe(Effect.provide([modelOf(() => again++), holding(before, [], store)]))
+            const sent = asked.filter((at) => at < cut).length + again
+            // A request that a kill took is spent: the closing call may be the one.
+            const isClosingLost = onExhausted === "finalize" && isUnderWay(before)
+            assert.isAtMost(sent, calls, where)
+            assert.isAtMost(result.spent?.calls ?? 0, calls, where)
+            if (!isClosingLost) assert.strictEqual(result.haltedReason, wholeEnd, where)
+            if (!isUnderWay(before)) assert.strictEqual(result.spent?.calls, sent, where)
+          }
+        }
       }))
   }
 

@@ -7,7 +7,7 @@ import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Budget, Chat, type Event, Limits, Message, Pricing, Step, Tool } from "heddle"
+import { Adapter, Budget, Chat, type Event, Limits, Message, Pricing, Rule, Step, Tool } from "heddle"
 import { everyStep, Script } from "heddle/testing"
 import { passing } from "./support/edges.ts"
 
@@ -73,7 +73,7 @@ describe("an account of a layer", () => {
   it.effect("G8: the same order of asking gives the same grants, and never more than the limit", () =>
     Effect.gen(function*() {
       const seen = new Set<string>()
-      for (let round = 0; round < 25; round++) {
+      for (let round = 0; round < 100; round++) {
         let running = 0
         let most = 0
         const model = modelOf((_, index) => [
@@ -288,6 +288,26 @@ describe("the settlement of a reply", () => {
       Effect.map(spentBy(reply, leave), (found) => assert.deepStrictEqual(found, [...spent])))
   }
 
+  it.effect("G3: cut at every event of its reply, by its reader, by the provider and by the network", () =>
+    Effect.gen(function*() {
+      const words = Array.from({ length: 12 }, () => text("x".repeat(40)))
+      const reported = 6
+      // The input is reported behind six texts.
+      const entries = [...words.slice(0, reported), counted, ...words.slice(reported)]
+      const expected = (said: number, isReported: boolean) => isReported ? [1, 10 + Math.max(5, 10 * said)] : [1, 1_500]
+      for (let length = 0; length <= entries.length; length++) {
+        const said = entries.slice(0, length).filter((entry) => entry !== counted).length
+        const isReported = length > reported
+        for (const reason of ["provider_unavailable", "network_error"] as const) {
+          const found = yield* spentBy([...entries.slice(0, length), streamError(reason)])
+          const isRefused = length === 0 && reason === "provider_unavailable"
+          assert.deepStrictEqual(found, isRefused ? [0, 0] : expected(said, isReported), `${length} ${reason}`)
+        }
+        const left = yield* spentBy([...entries.slice(0, length), delay(Duration.infinity)], length + 1)
+        assert.deepStrictEqual(left, expected(said, isReported), `${length} left`)
+      }
+    }))
+
   it.effect("G3, G88: stopped at every step, nothing stays reserved", () =>
     Effect.gen(function*() {
       const left: Array<number> = []
@@ -341,22 +361,41 @@ describe("a tree of runs", () => {
       assert.lengthOf(model.requests, 9)
       assert.strictEqual(result.finalized, "budget")
       const answers = result.thread.messages.filter(({ role }) => role === "tool")
-      assert.lengthOf(answers.filter(({ isError }) => isError === true), 13)
+      const failed = answers.filter(({ isError }) => isError === true)
+      assert.lengthOf(failed, 13)
+      for (const { content } of failed) assert.match(String(content), /budget/)
+      assert.lengthOf(answers.filter(({ content }) => content === "Inside."), 7)
       assert.strictEqual(result.spent?.calls, 9)
     }))
 
   it.effect("G2: exhausted at depth 3, all levels end in a result", () =>
     Effect.gen(function*() {
-      const deeper = Tool.fromChat("inner", {
+      const ends: Array<string> = []
+      const heard = Rule.make("heard", { end: ({ _tag }) => void ends.push(_tag) })
+      const lowest = inner({ tools: [look], rules: [heard] })
+      const middle = Tool.fromChat("inner", {
         parameters: { n: Schema.Finite },
-        chat: () => Chat.stream("Inner 2", { tools: [inner()] })
+        chat: () => Chat.stream("Inner 1", { tools: [lowest], rules: [heard] })
       })
-      const model = modelOf(() => asksFor(1))
-      const result = yield* Chat.run("Go down", { tools: [deeper], budget: Budget.make({ calls: 4 }) }).pipe(
-        Effect.provide(model.layer)
-      )
-      assert.strictEqual(result.outcome._tag, "RuleEnded")
+      const model = modelOf((request) => Message.text(request.messages[0]!) === "Inner 0" ? call("look") : asksFor(1))
+      const run = (calls: number, onExhausted: "finalize" | "halt") =>
+        Chat.run("Go down", { tools: [middle], rules: [heard], budget: Budget.make({ calls }, { onExhausted }) }).pipe(
+          Effect.provide(model.layer)
+        )
+      const halted = yield* run(4, "halt")
       assert.lengthOf(model.requests, 4)
+      assert.deepStrictEqual(ends, ["RuleEnded", "RuleEnded", "RuleEnded"])
+      assert.deepStrictEqual(ended(halted), { resource: "calls", limit: 4, spent: 4 })
+      // Each level has an answer for its call, which says why.
+      const answer = halted.thread.messages.find(({ role }) => role === "tool")
+      assert.isTrue(answer?.isError)
+      assert.match(String(answer?.content), /budget/)
+      ends.length = model.requests.length = 0
+      const closed = yield* run(4, "finalize")
+      assert.lengthOf(model.requests, 4)
+      assert.deepStrictEqual(closed.spent?.left, { calls: 0 })
+      assert.deepStrictEqual(ends.slice(0, 2), ["RuleEnded", "RuleEnded"])
+      assert.lengthOf(ends, 3)
     }))
 
   it.effect("G90: a budget inside a budget: each request is granted by both", () =>

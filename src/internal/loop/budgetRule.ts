@@ -466,6 +466,9 @@ class Requested {
   private ask(ask: Ask, at: At): Asking {
     if (at.isRepeated) {
       this.repeated = ask
+      // The runs inside its calls, which are resumed first, do not get what is kept for its last request.
+      const { reserved } = noteOf(at.noted)
+      if (reserved !== undefined && this.mayFinalize) Accounts.keepFor(this.account, reserved)
       return ask
     }
     // A request that was not made: the rules are asked anew.
