@@ -413,7 +413,6 @@ const vendors = {
 /** Name of a server with its own dialect. */
 export type Name = keyof typeof vendors
 
-/** All vendor names. */
 export const names: ReadonlyArray<string> = Object.keys(vendors)
 
 const hosts: ReadonlyArray<readonly [host: RegExp, name: Name]> = [

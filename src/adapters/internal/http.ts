@@ -205,7 +205,6 @@ const makeRequest = (
     (problem) => Errors.make(originOf(exchange, {}), "invalid_request", problem)
   )
 
-/** Value of an authorization header. */
 export const bearer = (key: Redacted.Redacted<string>): Redacted.Redacted<string> =>
   Redacted.make(`Bearer ${Redacted.value(key).trim()}`)
 

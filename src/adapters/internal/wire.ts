@@ -80,7 +80,6 @@ export const isMadeBy = (server: string, kept: Json.JsonObject): boolean => {
 
 /** Values stored under a protocol's key together with their maker. */
 export interface Kept {
-  /** The protocol's metadata key. */
   readonly key: string
   /** Returns `true` if fields beside reasoning mean something to one server only, not to the entire protocol. */
   readonly isOfServer: (kept: Json.JsonObject) => boolean
@@ -273,7 +272,6 @@ export class CallsByWireId {
     return call
   }
 
-  /** Calls not yet taken. */
   get rest(): ReadonlyArray<Message.ToolCall> {
     return [...this.calls]
   }

@@ -52,9 +52,7 @@ interface Driver<R> {
 
 /** A session in one owner. */
 export interface Owned {
-  /** Session id. */
   readonly id: string
-  /** Owner name. */
   readonly owner: string
   /** Maximum time for running calls to end when the owner is asked to leave, in milliseconds. */
   readonly drainMillis: number

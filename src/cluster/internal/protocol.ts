@@ -85,12 +85,10 @@ export const Input = Schema.Union([
   Schema.TaggedStruct("Resume", {})
 ])
 
-/** A command's request. */
 export type Input = (typeof Input)["Type"]
 
 const Command = Schema.Struct({ command: Schema.String, input: Input })
 
-/** A command, with its id. */
 export type Command = (typeof Command)["Type"]
 
 /** Accepts a command, and drives the session until no work remains. */
@@ -141,7 +139,6 @@ export const Fed = Schema.Union([
   Schema.TaggedStruct("Fed", { event: Schema.Json })
 ])
 
-/** A feed element. */
 export type Fed = (typeof Fed)["Type"]
 
 const Feed = Rpc.make("Feed", { success: Fed, stream: true })

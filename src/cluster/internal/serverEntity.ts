@@ -18,7 +18,6 @@ import type * as Peers from "../../durable/internal/peers.ts"
 /** Takes the session. Returns whether the owner drives the session. */
 const Take = Rpc.make("Take", { payload: { failed: Schema.optional(Schema.String) }, success: Schema.Boolean })
 
-/** Reads the session. */
 const Read = Rpc.make("Read", { payload: { request: Schema.Json }, success: Schema.Json, stream: true })
   // A reader follows the session to its next owner.
   .annotate(ClusterSchema.InterruptOnTermination, true)

@@ -128,7 +128,6 @@ export class Connection {
     this.listing === undefined ? Effect.void : Deferred.await(this.listing)
   )
 
-  /** Connection facts for spans. */
   get facts(): Backend.Backend["facts"] {
     return this.backend?.facts ?? {}
   }

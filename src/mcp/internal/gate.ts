@@ -131,7 +131,6 @@ export class Gate {
     this.legacy = legacy
   }
 
-  /** Answers a request. */
   handle(request: Request): Effect.Effect<Response, never, Scope.Scope> {
     const { access } = this.guard
     const checked = request.method === "OPTIONS"

@@ -87,7 +87,6 @@ interface Line {
   readonly scan: Scan
 }
 
-/** Splits the input into lines. */
 class Lines {
   private scan = new Scan()
   private parts: Array<Uint8Array> = []

@@ -66,7 +66,6 @@ const answerResult = (value: unknown): McpSchema.CallToolResult =>
 interface Waiting {
   readonly kind: "approval" | "question"
   readonly form: Question.Form
-  /** Answer schema. */
   readonly answerSchema?: Json.JsonObject
   readonly expiresAt?: number
   readonly defaultAnswer?: unknown

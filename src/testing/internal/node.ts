@@ -11,7 +11,6 @@ export interface FileSystem {
   readonly writeSync: (file: number, text: string) => number
 }
 
-/** A started process. */
 export interface Child {
   readonly stderr: { readonly setEncoding: (encoding: "utf8") => unknown; readonly on: Listen<[text: string]> }
   readonly kill: (signal: "SIGKILL") => boolean
@@ -45,7 +44,6 @@ const here = (): Process => {
   return process
 }
 
-/** Returns Node's file system. */
 export const fileSystem = (): FileSystem => here().getBuiltinModule("node:fs") as FileSystem
 
 /** Starts a Node process, by default with this process's binary. */

@@ -19,7 +19,6 @@ export type Happened =
   | { readonly _tag: "Reached"; readonly name: string }
   /** The process kills itself there, with the kill's index in the plan and the boundary number, from 1. */
   | { readonly _tag: "Killed"; readonly kill: number; readonly at: number; readonly name: string }
-  /** A model was asked. */
   | { readonly _tag: "Asked" }
   /** A call had an effect on the world. Its name and arguments identify the effect. */
   | {

@@ -122,7 +122,6 @@ export class Reader {
       : this.refuse(field, "must have 1 to 128 characters of A-Z a-z 0-9 _ -")
   }
 
-  /** Accepts a text. */
   text(value: unknown, field: string): string {
     if (typeof value !== "string") return this.refuse(field, "must be a text")
     this.count(value, field)
