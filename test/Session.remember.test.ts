@@ -299,6 +299,29 @@ for (const [where, store] of Object.entries(stores)) {
         assert.strictEqual(runs.length, 1)
       }).pipe(provided))
 
+    it.effect("R-561: an approval stays remembered behind a run that could not start, and so does its end", () =>
+      Effect.gen(function*() {
+        const { pay, runs } = payer()
+        yield* remembered("s", pay, { remember: "tool", by: "ann" })
+        const failing = Effect.gen(function*() {
+          const kept = yield* Session.open("s")
+          // No reply comes: the run gives back its message.
+          yield* Effect.flip(
+            Session.keep(kept, (session) => Session.reply(session, "Pay", { tools: [pay] })).pipe(
+              Effect.provide(Script.layer([[Script.preflightError("network_error")]]))
+            )
+          )
+          return (yield* Session.open("s")).session
+        })
+        const back = yield* failing
+        assert.strictEqual(back.thread.messages.filter(({ role }) => role === "user").length, 1)
+        assert.deepStrictEqual(back.allowed?.map(({ by, name }) => [name, by]), [["pay", "ann"]])
+        yield* reply("s", [paying({ amount: 6 }), done], [pay])
+        assert.deepStrictEqual(runs, [{ amount: 5 }, { amount: 6 }])
+        assert.isTrue(yield* Session.disallow("s", "pay"))
+        assert.isUndefined((yield* failing).allowed)
+      }).pipe(provided))
+
     it.effect("R-561: a run inside another one neither has an approval of the session nor lets one be remembered", () =>
       Effect.gen(function*() {
         const { pay, runs } = payer()

@@ -48,12 +48,18 @@ const titleOf = (model: Settings.Model): string =>
     ? "the embedded model (rules, no language model)"
     : `${model.name} at ${Settings.address(model)}`
 
+/** A line that has been begun and not entered. The end of a run does not take it away. */
+interface Typing {
+  draft: string
+}
+
 /** Takes what the user types while a run works. A line that has been entered is submitted, whatever ends the run. */
-const listen = ({ kept }: Conversation.Turn, view: Terminal.View) =>
+const listen = ({ kept }: Conversation.Turn, view: Terminal.View, typing: Typing) =>
   Effect.andThen(
-    view.typing(""),
+    view.typing(typing.draft),
     Typed.read({
-      onDraft: view.typing,
+      begun: typing.draft,
+      onDraft: (draft) => Effect.andThen(Effect.sync(() => typing.draft = draft), view.typing(draft)),
       onLine: (line) =>
         Effect.gen(function*() {
           const id = randomUUID()
@@ -68,13 +74,13 @@ const listen = ({ kept }: Conversation.Turn, view: Terminal.View) =>
   ).pipe(Effect.ensuring(Effect.ignore(view.typing(undefined))))
 
 /** One run, shown as it goes. While it runs it can be stopped softly, and takes what the user types. */
-const show = (turn: Conversation.Turn, budget: Budget.Budget, view: Terminal.View) =>
+const show = (turn: Conversation.Turn, budget: Budget.Budget, view: Terminal.View, typing: Typing) =>
   Effect.gen(function*() {
     yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
     yield* Effect.forkScoped(Effect.andThen(stop.requested, Effect.ignore(view.stopping)))
     yield* view.begin
     if (view.canType && (yield* isInteractive)) {
-      yield* Effect.forkScoped(listen(turn, view))
+      yield* Effect.forkScoped(listen(turn, view, typing))
       yield* Effect.addFinalizer(() => Effect.ignore(view.typing(undefined)))
     }
     const options = { tools: Tools.all, system, maxTurns, grace, budget, cancel: stop.requested } as const
@@ -99,10 +105,11 @@ const converse = (request: Request, view: Terminal.View) =>
     let { turn } = request
     let { later } = turn
     let result: Event.ChatResult | undefined
+    const typing: Typing = { draft: "" }
     while (true) {
       const isAsked = Conversation.questions(turn.kept).length > 0
       if (Conversation.isInterrupted(turn.kept) || !isAsked || turn.words !== undefined) {
-        result = yield* show(turn, request.budget, view)
+        result = yield* show(turn, request.budget, view, typing)
         usages.push(result.usage)
         turn = { kept: yield* Conversation.reopen(turn.kept), words: undefined }
         const { words } = yield* view.run
@@ -123,7 +130,9 @@ const converse = (request: Request, view: Terminal.View) =>
         later = undefined
         continue
       }
-      if (question === undefined || !canAsk) return { result, question, later, usage: Response.sumUsage(usages) }
+      if (question === undefined || !canAsk) {
+        return { result, question, later, draft: typing.draft.trim(), usage: Response.sumUsage(usages) }
+      }
       yield* view.pause
       const reply: string = yield* Prompt.run(Prompt.String({ message: question.question ?? "" }))
       turn = yield* Conversation.take(turn.kept, reply)
@@ -176,11 +185,12 @@ const answer = (request: Request) =>
     const unit = model._tag === "Embedded" ? "word" : "token"
     const view = yield* Terminal.make
     yield* view.headline(headline(request, yield* Clock.currentTimeMillis))
-    const { later, question, result, usage } = yield* shownWhatever(converse(request, view), view, unit)
+    const { draft, later, question, result, usage } = yield* shownWhatever(converse(request, view), view, unit)
     if (result !== undefined) yield* view.finish(usage, unit)
     const { unreadable } = yield* view.run
     if (question !== undefined) yield* Console.log(`It asks: ${Run.harmless(question.question ?? "")}`)
     if (later !== undefined) yield* Console.log(`Not said yet: ${later}`)
+    if (draft !== "") yield* Console.log(`Not sent: ${Run.harmless(draft)}`)
     const isStopped = result?.outcome._tag === "Cancelled"
     const isGood = isStopped || result === undefined
     return { isStopped, problem: isGood ? undefined : Failure.ofResult(result, unreadable, model) } satisfies Answered

@@ -27,11 +27,12 @@ export const press = (draft: string, { input, key }: Terminal.UserInput): Typed 
 }
 
 /**
- * Reads lines until it is interrupted. While keys are read the terminal sends no signal for Ctrl-C: `onStop` is called, and
+ * Reads lines until it is interrupted, from a line that may have been begun before. While keys are read the terminal sends no signal for Ctrl-C: `onStop` is called, and
  * the next one is a signal again.
  */
 export const read = <E, R, E2, R2>(
-  { onDraft, onLine, onStop }: {
+  { begun = "", onDraft, onLine, onStop }: {
+    readonly begun?: string
     readonly onDraft: (draft: string) => Effect.Effect<void, E, R>
     readonly onLine: (line: string) => Effect.Effect<void, E2, R2>
     readonly onStop: Effect.Effect<void>
@@ -40,7 +41,7 @@ export const read = <E, R, E2, R2>(
   Effect.gen(function*() {
     const terminal = yield* Terminal.Terminal
     const keys = yield* terminal.readInput
-    let draft = ""
+    let draft = begun
     while (true) {
       const pressed = yield* Queue.take(keys)
       if (pressed.key.ctrl && pressed.key.name === "c") return yield* onStop

@@ -69,7 +69,9 @@ const Scheme = (): ReactNode => {
 /** Subscribes to nothing. */
 const unchanging = () => () => {}
 
-const silence = "Nothing is heard of the run. If its process has ended, the run waits to be taken over."
+const silence =
+  "The run is in another process, which shows whole replies and calls. If that process has ended, the run "
+  + "waits to be taken over."
 
 /** Returns what a stop has left, in a sentence. */
 const leftOf = ({ report, shown }: Store.Snapshot): string => {

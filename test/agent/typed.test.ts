@@ -1,6 +1,10 @@
 /** The line that is typed while the agent works, key by key, and how it is shown with its fate. */
 import { assert, describe, it } from "@effect/vitest"
+import type * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import * as Queue from "effect/Queue"
+import * as Terminal from "effect/Terminal"
 import * as Typed from "../../scratchpad/agent/typed.ts"
 import * as Lines from "../../scratchpad/agent/view/lines.ts"
 import * as Paint from "../../scratchpad/agent/view/paint.ts"
@@ -26,6 +30,32 @@ describe("a typed line", () => {
     assert.strictEqual(Typed.press("ab", key("u", "\u0015", true)).draft, "")
     assert.lengthOf(Typed.press("a".repeat(2000), key("a", "a")).draft, 2000)
   })
+
+  it.effect("that was not entered is the beginning of the next one", () =>
+    Effect.gen(function*() {
+      const entered: Array<string> = []
+      let draft = ""
+      const type = (keys: ReadonlyArray<Terminal.UserInput>) =>
+        Effect.gen(function*() {
+          const input = yield* Queue.unbounded<Terminal.UserInput, Cause.Done>()
+          yield* Queue.offerAll(input, keys)
+          yield* Queue.end(input)
+          yield* Effect.provideService(
+            Typed.read({
+              begun: draft,
+              onDraft: (typed) => Effect.sync(() => draft = typed),
+              onLine: (line) => Effect.sync(() => entered.push(line)),
+              onStop: Effect.void
+            }),
+            Terminal.Terminal,
+            { readInput: Effect.succeed(input) } as unknown as Terminal.Terminal
+          )
+        })
+      yield* type([key("n", "N"), key("o", "o")])
+      assert.deepStrictEqual([draft, entered], ["No", []])
+      yield* type([key("t", "t"), key("return", "\r"), key("a", "a")])
+      assert.deepStrictEqual([draft, entered], ["a", ["Not"]])
+    }))
 
   it("is below all else while it is typed, and stays with its fate", () => {
     const shown = (run: Run.Run) => {

@@ -200,7 +200,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await close()
   })
 
-  it("V-09: while a run waits to be taken over after kill -9, the page says that nothing is heard of it", async () => {
+  it("V-09: while a run waits to be taken over after kill -9, the page says what it may wait for", async () => {
     const store = path.join(folder(), "s.db")
     const first = await stand.command("servedChats", ["--store", store, "--term", "40 seconds"])
     const { close, faults, page } = await stand.open(first.url)
@@ -209,7 +209,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     first.child.kill("SIGKILL")
     await page.waitForSelector("text=The connection is lost")
     await stand.command("servedChats", ["--store", store, "--port", new URL(first.url).port])
-    const silent = "text=Nothing is heard of the run."
+    const silent = "text=If that process has ended, the run waits to be taken over."
     await page.waitForSelector(silent)
     await page.reload()
     await page.waitForSelector(silent)
