@@ -304,6 +304,24 @@ for (const [where, store] of Object.entries(stores)) {
         }
       }).pipe(provided))
 
+    it.effect("R-560: the calls behind a branch are those that may have had an effect, by the codes of their answers", () =>
+      Effect.gen(function*() {
+        const codes = Tool.ToolError.fields.reason.literals
+        const calls = codes.map((code) => Message.toolCall(code, "pay"))
+        yield* say("a", "m1", [said("one")])
+        yield* Session.keep((yield* Session.load("a"))!, (session) =>
+          Session.append(session, [
+            Message.user("two"),
+            Message.assistant("", calls),
+            ...codes.map((code) => ({ ...Message.tool(code, "no"), isError: true, code })),
+            Message.assistant("2")
+          ]))
+        const { calls: found } = yield* Session.fork("a", { id: "b", before: "m1" })
+        // What no handler was asked to do has no effect.
+        const without = new Set<string>(["denied", "unknown_tool", "invalid_arguments", "truncated_arguments"])
+        assert.deepStrictEqual(found.map(({ id }) => id), codes.filter((code) => !without.has(code)))
+      }).pipe(provided))
+
     it.effect("R-560: a check sees the session before it is written, and may refuse it", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])

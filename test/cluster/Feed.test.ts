@@ -45,6 +45,36 @@ describe("a feed", () => {
       assert.deepStrictEqual(rest, Array.from({ length: capacity }, () => "Fed"))
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
+  it.effect("writes no event once its readers have left, however they left", () =>
+    Effect.gen(function*() {
+      const feed = yield* Feeds.make("ann")
+      let written = 0
+      const publish = feed.publish({
+        _tag: "TextDelta",
+        id: null,
+        get delta() {
+          written++
+          return "x"
+        }
+      })
+      const left: { readonly [how: string]: Effect.Effect<unknown, unknown> } = {
+        "for want of more": Stream.runDrain(Stream.take(feed.events, 1)),
+        "by a failure": Effect.exit(Stream.runForEach(feed.events, () => Effect.fail("no"))),
+        "by an interruption": Effect.gen(function*() {
+          const reader = yield* Effect.forkChild(Stream.runDrain(feed.events), { startImmediately: true })
+          yield* publish
+          assert.isAbove(written, 0, "a reader is there")
+          yield* Fiber.interrupt(reader)
+        })
+      }
+      for (const [how, leaving] of Object.entries(left)) {
+        yield* leaving
+        written = 0
+        yield* publish
+        assert.strictEqual(written, 0, how)
+      }
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
   it.effect("N-06: waits with its start while the store is away", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store

@@ -205,6 +205,32 @@ const conversed = (names: ReadonlyArray<End>, isJson: boolean) =>
     })).pipe(Effect.provide(Session.Store.layerMemory))
 
 describe("a conversation", () => {
+  it.effect("has each field of a wait in --json, as the session has it", () =>
+    Effect.gen(function*() {
+      const ask = Tool.make("ask", {
+        parameters: {},
+        handler: () =>
+          Effect.succeed(Tool.askUser("Which?", { opts: ["a", "b"], answer: Schema.String, expiresIn: "1 hour" }))
+      })
+      const model = Script.layer([[Script.toolCall("c0", "ask", {}), Script.finish("tool_calls")]])
+      yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "Go", { tools: [ask] })).pipe(
+        Effect.provide(model)
+      )
+      const kept = (yield* Session.load("s"))!
+      const [{ answerSchema, id } = assert.fail("no call waits")] = kept.session.suspensions
+      assert.deepInclude(Conversations.jsonOf({ agent: "a", id: "s1" }, kept), {
+        suspensions: [{
+          id,
+          kind: "question",
+          question: "Which?",
+          opts: ["a", "b"],
+          answerSchema,
+          expiresAt: "1970-01-01T01:00:00.000Z",
+          call: { name: "ask", arguments: {} }
+        }]
+      })
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
   for (const name of Object.keys(ends) as ReadonlyArray<End>) {
     it.live(`prints one JSON text with --json, and what the model says without, where it is ${name}`, () =>
       Effect.gen(function*() {

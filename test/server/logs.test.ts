@@ -1,4 +1,7 @@
-/** The logs of a process: in any order of runs, readers and removals, their bytes are those of the events they hold. */
+/**
+ * The logs of a process: in any order of runs, readers and removals, their bytes are those of the events they hold, and the
+ * sessions that count as running are those whose run is under way or expected.
+ */
 import { describe } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Clock from "effect/Clock"
@@ -13,7 +16,20 @@ import { property } from "../support/property.ts"
 
 const actions = Arbitrary.array(
   Arbitrary.all({
-    does: oneOf("begin", "begin", "push", "push", "push", "end", "end", "follow", "follow", "leave", "remove"),
+    does: oneOf(
+      "begin",
+      "begin",
+      "push",
+      "push",
+      "push",
+      "end",
+      "end",
+      "follow",
+      "follow",
+      "leave",
+      "remove",
+      "expect"
+    ),
     key: oneOf("a", "a", "b"),
     /** Number of characters of what a run says. A log has 300 bytes, and all of them have 700. */
     length: oneOf(1, 50, 200, 400),
@@ -34,6 +50,8 @@ describe("logs", () => {
         const readers: Array<readonly [key: string, scope: Scope.Closeable]> = []
         const { ended, logs } = hub as any
         let version = 0
+        /** The sessions whose run is under way, and those whose run is about to begin. */
+        const [begun, expected] = [new Set<string>(), new Set<string>()]
         const compare = (what: string) => {
           const held = new Set<Logs.RunLog>([...logs.values(), ...ended.values()])
           const sum = Array.from(held).reduce(
@@ -44,6 +62,9 @@ describe("logs", () => {
           for (const { entries, isFull } of held) {
             if (isFull && entries.length > 0) problems.push(`${what}: a full log holds`)
           }
+          const running = Array.from(new Set([...begun, ...expected])).sort().join()
+          const told = Array.from(hub.running("", () => true)).sort().join()
+          if (told !== running) problems.push(`${what}: ${told} run in place of ${running}`)
           if (sum > bounds.logs) problems.push(`${what}: ${sum} bytes are held`)
         }
         const leave = (place: number) => {
@@ -52,6 +73,8 @@ describe("logs", () => {
         }
         for (const [index, { does, isWhole, key, length }] of actions.entries()) {
           if (does === "begin") {
+            begun.add(key)
+            expected.delete(key)
             hub.begin(key, { runId: `r${index}`, version: ++version, takes: undefined, past: [] })
           } else if (does === "push") {
             yield* hub.push(key, { _tag: "TextDelta", id: null, delta: "x".repeat(length) } as unknown as Event.Event)
@@ -61,8 +84,15 @@ describe("logs", () => {
               yield* hub.push(key, { _tag: "ChatCompleted", result: { outcome } } as unknown as Event.Event)
             }
             hub.end(key)
-          } else if (does === "remove") hub.remove(key)
-          else if (does === "follow") {
+            begun.delete(key)
+          } else if (does === "remove") {
+            hub.remove(key)
+            begun.delete(key)
+            expected.delete(key)
+          } else if (does === "expect") {
+            hub.expect(key)
+            expected.add(key)
+          } else if (does === "follow") {
             const scope = yield* Scope.make()
             yield* Effect.provideService(hub.follow(key), Scope.Scope, scope)
             readers.push([key, scope])
@@ -70,6 +100,7 @@ describe("logs", () => {
           compare(`${index} ${does} ${key}`)
         }
         for (const key of ["a", "b"]) hub.end(key)
+        begun.clear()
         while (readers.length > 0) yield* leave(0)
         compare("at the end")
         if (logs.size + ended.size > 0) problems.push(`${logs.size} logs, and ${ended.size} of ended runs, are left`)
