@@ -16,6 +16,7 @@ import { Empty } from "./chat/Empty.tsx"
 import type { Actions, Said } from "./chat/Message.tsx"
 import { announceAnswers, useNews } from "./chat/news.ts"
 import { Thread } from "./chat/Thread.tsx"
+import * as Words from "./chat/words.ts"
 import type * as Client from "./data/client.ts"
 import * as Preferences from "./data/preferences.ts"
 import type * as Store from "./data/store.ts"
@@ -129,7 +130,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   const [pictured, setPictured] = useState<string>()
   const [isWide, setWide] = useState(false)
   const [isOpened, setOpened] = useState(false)
-  const isNarrow = useNarrow(899)
+  const isNarrow = useNarrow("picture")
   const [width, setWidth] = useState(Preferences.pictureWidth)
   const composer = useRef<Composer.Handle>(null)
   const aside = useRef<HTMLElement>(null)
@@ -187,7 +188,11 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
     }
   }
 
-  const onStopCall = useCallback((path: string) => void session.stopCall(path), [session])
+  const onStopCall = useCallback((path: string) => {
+    const call = latest.current.snapshot.running?.calls.get(path)
+    if (call !== undefined) announce(`Stopping ${Words.titleOf(call)}.`)
+    void session.stopCall(path)
+  }, [session])
 
   // The actions of messages are the same object while nothing of them changes, so that messages are not drawn again.
   const canBranch = running === undefined && !isAsked
@@ -428,7 +433,7 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
   const [isSideOpen, setSideOpen] = useState(false)
   const [isHelped, setHelped] = useState(false)
   const [isPictureOver, setPictureOver] = useState(false)
-  const isNarrow = useNarrow(1_099)
+  const isNarrow = useNarrow("list")
   const isOver = isNarrow && isSideOpen
   const burger = useRef<HTMLButtonElement>(null)
 

@@ -95,6 +95,19 @@ describe("the files of Studio", () => {
     }
   })
 
+  it("V-05: the styles alone know at which widths a part has another form", () => {
+    const sources = new URL("../../src/studio/", import.meta.url)
+    const names = fs.readdirSync(sources, { encoding: "utf8", recursive: true }).filter((name) => /\.tsx?$/.test(name))
+    for (const name of names) {
+      assert.notMatch(fs.readFileSync(new URL(name, sources), "utf8"), /max-width|innerWidth [<>]/)
+    }
+    const asked = /isNarrow|useNarrow/
+    assert.isTrue(names.some((name) => asked.test(fs.readFileSync(new URL(name, sources), "utf8"))))
+    for (const part of ["list", "picture", "run"]) {
+      assert.match(read(files.find(({ name }) => name.endsWith(".css"))!.name), new RegExp(`--narrow-${part}:`))
+    }
+  })
+
   it("V-06: each file has the policy of content, and is served without sniffing and without authorization", async () => {
     for (const { load, name, type } of files) {
       const path = name === "index.html" ? "" : name

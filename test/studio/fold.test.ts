@@ -251,6 +251,39 @@ describe("fold", () => {
       assert.deepStrictEqual([turn?.from, turn?.first], [0, 220])
     }))
 
+  it("V-14: a stopped call inside a sub-agent says by whom, live and from a journal, which tells it behind the stop", () => {
+    const begun = [
+      { _tag: "RunStarted", runId: "r", at: 1_000 },
+      { _tag: "ToolCallCompleted", id: "c", name: "ask", at: 1_010 },
+      { _tag: "ToolExecutionStarted", id: "c", name: "ask", at: 1_020 }
+    ]
+    const inner = (event: object) => ({ _tag: "ToolProgress", id: "c", name: "ask", nested: event })
+    const started = [
+      inner({ _tag: "ToolCallCompleted", id: "d", name: "dig", at: 1_030 }),
+      inner({ _tag: "ToolExecutionStarted", id: "d", name: "dig", at: 1_040 })
+    ]
+    const stop = { _tag: "StopAccepted", call: "c/d", by: "ann", at: 1_050 }
+    const answer = inner({
+      _tag: "ToolResultEncoded",
+      id: "d",
+      content: "no",
+      isError: true,
+      code: "cancelled",
+      at: 1_060
+    })
+    const later = inner({ _tag: "ToolCallCompleted", id: "d", name: "dig", at: 1_070 })
+    const fold = (events: ReadonlyArray<object>) => {
+      const run = Fold.make("r")
+      for (const event of events) Fold.take(run, event as Fold.Told)
+      return run.calls.get("c/d")
+    }
+    const live = fold([...begun, ...started, stop, answer])
+    assert.deepStrictEqual([live?.state, live?.by, live?.stopAt], ["cancelled", "ann", 50])
+    assert.deepStrictEqual(fold([...begun, stop, ...started, answer]), live)
+    // A call that the model begins behind the stop is another one.
+    assert.isUndefined(fold([...begun, stop, later])?.by)
+  })
+
   it("V-13: has each message that was sent into the run once, with the turn that has it or the reason against it", () => {
     const sent: ReadonlyArray<object> = [
       { _tag: "MessageDelivered", id: "m1", content: "Not that", stepIndex: 1 },

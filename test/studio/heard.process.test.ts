@@ -1,9 +1,11 @@
 /** Studio for a person with a keyboard and a screen reader: where the focus is, and what is said. */
 import { assert, describe, it } from "@effect/vitest"
+import * as fs from "node:fs"
+import * as path from "node:path"
 import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser } from "../support/browser.ts"
-import { rests, say, Stand } from "./support/served.ts"
+import { folder, rests, say, Stand } from "./support/served.ts"
 
 const stand = new Stand()
 
@@ -15,7 +17,7 @@ const open = async (url: string, options: Parameters<Stand["open"]>[1] = {}) => 
     let last = ""
     Object.assign(globalThis, { said })
     new MutationObserver(() => {
-      const text = document.querySelector(".hidden[role=status]")?.textContent.trim() ?? ""
+      const text = document.querySelector(".hidden[aria-live]")?.textContent.trim() ?? ""
       if (text !== "" && text !== last) said.push(text)
       last = text
     }).observe(document, { subtree: true, childList: true, characterData: true })
@@ -212,7 +214,76 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-05: a button on its card stops one call, which says who stopped it, also after a reload", async () => {
+  it("V-05: a chat that is not shown says that it needs an answer, once", async () => {
+    const { close, context, faults, page } = await open(await stand.serve("servedChats"))
+    await say(page, "Hello")
+    await rests(page)
+    const other = await context.newPage()
+    await other.goto(page.url())
+    await page.locator("#side").getByRole("button", { name: "New chat" }).click()
+    await page.waitForSelector(".empty")
+    await page.locator("#sessions .status", { hasText: "A line." }).waitFor()
+    await page.evaluate(() => (globalThis as unknown as { said: Array<string> }).said.splice(0))
+    await say(other, "sign")
+    await other.waitForSelector(".ask")
+    // A person comes back to the page, which reads its list again.
+    for (let times = 0; times < 2; times++) {
+      await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange")))
+      await page.waitForSelector("#sessions .asks")
+    }
+    const all = await said(page, "Hello needs you.")
+    assert.strictEqual(all.join(" ").split("needs you.").length, 2)
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
+
+  it("V-14: the button of a call inside a sub-agent stops this call alone, also after a reload", async () => {
+    const held = path.join(folder(), "held")
+    fs.writeFileSync(held, "")
+    const { close, page } = await open(await stand.serve("servedClosed", { HELD: held }))
+    const enter = async () => {
+      await page.fill("#token", "key")
+      await page.press("#token", "Enter")
+    }
+    await enter()
+    await say(page, "Dig")
+    const outer = page.locator(".rows .answer > .call", { hasText: "digger" })
+    const inner = outer.locator(".call", { hasText: "dig" })
+    await outer.locator("> details > summary").press("Enter")
+    await inner.and(page.locator("[data-state=running]")).waitFor()
+    await page.getByRole("button", { name: "Stop dig", exact: true }).press("Enter")
+    await said(page, "Stopping dig.")
+    for (const isAgain of [false, true]) {
+      if (isAgain) {
+        await page.reload()
+        await enter()
+        await outer.locator("> details > summary").press("Enter")
+      }
+      await inner.locator(".state", { hasText: "stopped by ann" }).waitFor()
+      await outer.and(page.locator("[data-state=done]")).waitFor()
+      assert.include(await outer.innerText(), "There is gold.")
+    }
+    await close()
+  })
+
+  it("V-14: the detail of a chosen call stops this call, and gives the focus on", async () => {
+    const { close, faults, page } = await open(await stand.serve("servedChats"))
+    await say(page, "wait")
+    await page.waitForSelector(".call[data-state=running]")
+    await page.getByRole("button", { name: "Picture", exact: true }).first().press("Enter")
+    await focus(page, "aside canvas")
+    await page.keyboard.press("ArrowRight")
+    await page.getByRole("button", { name: "Stop this call" }).press("Enter")
+    await said(page, "Stopping wait.")
+    await page.waitForSelector(".call[data-state=cancelled] .state:has-text('stopped by a local user')")
+    await page.waitForSelector(".answer:has-text('It is done')")
+    assert.strictEqual(await page.getByRole("button", { name: "Stop this call" }).count(), 0)
+    await focus(page, "aside canvas")
+    assert.deepStrictEqual(faults, [])
+    await close()
+  })
+
+  it("V-14: a button on its card stops one call, which says who stopped it, also after a reload", async () => {
     const { close, faults, page } = await open(await stand.serve("servedChats"))
     await say(page, "wait")
     await page.waitForSelector(".call[data-state=running]")

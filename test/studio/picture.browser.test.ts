@@ -254,7 +254,9 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       assert.include(await page.locator(".run-detail").innerText(), "1,800 tokens in, 220 out")
       await call(page, "show", runs.ordering)
       await drawn(page)
-      assert.notMatch(await legend(), /waits for a key|left running|stopped/)
+      assert.notMatch(await legend(), /waits for a key|left running|stopped|to the chosen call/)
+      await page.getByRole("application").press("ArrowRight")
+      assert.include(await legend(), "from there to the chosen call")
     }))
 
   it("V-05: the rows of the table are in the order that was chosen, and a phone has the figures of each", () =>
@@ -263,9 +265,13 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       const run = foldOf(runs.weaving)
       const first = page.locator("tbody tr").first()
       assert.match(await first.innerText(), /asked at 600 ms, ran 1\.5 s/)
+      const inner = run.list.find(({ owner }) => owner !== "")!
+      const outer = Phrases.nameOf(run, run.calls.get(inner.owner)!)
+      const figures = page.locator(`tr[data-path="${inner.path}"] .run-figures`)
+      assert.isTrue((await figures.innerText()).startsWith(`in ${outer}, asked at`), await figures.innerText())
       assert.strictEqual(await page.locator("tbody .run-figures:visible").count(), run.list.length)
-      const [wide, inner] = await page.locator(".run-table").evaluate((box) => [box.scrollWidth, box.clientWidth])
-      assert.strictEqual(wide, inner)
+      const [wide, narrow] = await page.locator(".run-table").evaluate((box) => [box.scrollWidth, box.clientWidth])
+      assert.strictEqual(wide, narrow)
       await page.getByRole("button", { name: "Longest run" }).click()
       const now = run.end ?? run.now
       const [longest] = Phrases.ordered(run, "ran", now)

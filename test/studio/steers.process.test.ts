@@ -19,7 +19,7 @@ const release = (page: Page): Promise<void> => page.getByRole("button", { name: 
 
 /** Waits until the live region says a sentence. */
 const said = async (page: Page, sentence: string): Promise<void> => {
-  await page.locator(".hidden[role=status]", { hasText: sentence }).waitFor({ state: "attached" })
+  await page.locator(".hidden[aria-live]", { hasText: sentence }).waitFor({ state: "attached" })
 }
 
 const waits = ".row.waiting .fate"

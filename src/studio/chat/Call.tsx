@@ -2,7 +2,6 @@
 import { type ReactNode, useEffect, useState } from "react"
 import type * as Fold from "../data/fold.ts"
 import { Icon } from "../parts/Icon.tsx"
-import { announce } from "../parts/Live.tsx"
 import { Long } from "../parts/Long.tsx"
 import * as Words from "./words.ts"
 
@@ -131,10 +130,7 @@ const Call = ({ call, onStop, run }: {
           className="quiet stop"
           aria-label={`Stop ${Words.titleOf(call)}`}
           title="Stop this call"
-          onClick={() => {
-            announce(`Stopping ${Words.titleOf(call)}.`)
-            onStop(call.path)
-          }}
+          onClick={() => onStop(call.path)}
         >
           <Icon name="stop" />
         </button>

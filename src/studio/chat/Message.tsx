@@ -38,6 +38,13 @@ export interface Actions {
   readonly branches?: (message: Said) => Branches | undefined
 }
 
+/** A text as it was written. */
+const Plain = ({ text }: { readonly text: string }): ReactNode => (
+  <div className="plain">
+    <Long text={text} />
+  </div>
+)
+
 /** Shows the text of a message that could not be shown otherwise. */
 export class Boundary extends Component<{ readonly text: () => string; readonly children: ReactNode }> {
   override state = { isBroken: false }
@@ -49,9 +56,7 @@ export class Boundary extends Component<{ readonly text: () => string; readonly 
     return (
       <div className="broken">
         <p className="note">This message cannot be shown as usual. This is its text.</p>
-        <div className="plain">
-          <Long text={this.props.text()} />
-        </div>
+        <Plain text={this.props.text()} />
       </div>
     )
   }
@@ -276,9 +281,7 @@ export const Answer = memo(({ actions, isLast, message, pictured, run, version }
               return (
                 <details key={index} className="think">
                   <summary>Reasoning</summary>
-                  <div className="plain">
-                    <Long text={group.text} />
-                  </div>
+                  <Plain text={group.text} />
                 </details>
               )
             case "error":

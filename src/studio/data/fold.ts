@@ -207,6 +207,8 @@ export interface Run {
   stopAt?: number
   /** Person who stopped it. */
   stoppedBy?: string
+  /** The stops of single calls, by path. A journal tells a call inside another one behind them. */
+  readonly stops: Map<string, { readonly at: number; readonly by: string | undefined }>
   /** Times at which it was resumed. */
   readonly resumed: Array<number>
   readonly turns: Array<Turn>
@@ -252,6 +254,7 @@ export const make = (id: string, startedAt?: number): Run => ({
   id,
   ...(startedAt === undefined ? {} : { startedAt }),
   now: 0,
+  stops: new Map(),
   resumed: [],
   turns: [],
   calls: new Map(),
@@ -327,6 +330,12 @@ const close = (call: Call, at: number): void => {
   call.ended = at
 }
 
+/** Notes that a call was stopped alone. */
+const stopCall = (call: Call, { at, by }: { readonly at: number; readonly by: string | undefined }): void => {
+  call.stopAt = at
+  if (by !== undefined) call.by = by
+}
+
 const begin = (run: Run, owner: string, id: string, name: string, turn: Turn | undefined, asked: number): Call => {
   const path = pathOf(owner, id)
   const call: Call = {
@@ -349,6 +358,8 @@ const begin = (run: Run, owner: string, id: string, name: string, turn: Turn | u
   }
   run.calls.set(path, call)
   run.list.push(call)
+  const stop = run.stops.get(path)
+  if (stop !== undefined && asked <= stop.at) stopCall(call, stop)
   const open = run.open.get(owner)
   if (open === undefined) run.open.set(owner, new Set([call]))
   else open.add(call)
@@ -957,12 +968,13 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       return
     case "StopAccepted": {
       // The path of a call is whole in the event.
-      const stopped = event.call === undefined ? undefined : run.calls.get(event.call)
-      if (stopped !== undefined && !answered.has(stopped.state)) {
-        stopped.stopAt = now
-        if (event.by !== undefined) stopped.by = event.by
+      if (event.call !== undefined) {
+        const stop = { at: now, by: event.by }
+        run.stops.set(event.call, stop)
+        const stopped = run.calls.get(event.call)
+        if (stopped !== undefined && !answered.has(stopped.state)) stopCall(stopped, stop)
+        return
       }
-      if (event.call !== undefined) return
       run.stopAt ??= now
       if (event.by !== undefined) run.stoppedBy ??= event.by
       return

@@ -99,16 +99,21 @@ export const enter = (opened: Element | null, selectors: ReadonlyArray<string>):
   }
 }
 
-/** Tells whether the window is at most so many pixels wide, as the styles ask. */
-export const useNarrow = (most: number): boolean => {
-  const query = `(max-width: ${most}px)`
-  const [isNarrow, setNarrow] = useState(() => matchMedia(query).matches)
+/** A part of the page that has another form in a narrow window. */
+type Part = "list" | "picture" | "run"
+
+/** Tells whether the window is too narrow for the wide form of a part. The styles alone know the widths. */
+export const isNarrow = (part: Part): boolean =>
+  getComputedStyle(document.documentElement).getPropertyValue(`--narrow-${part}`) !== ""
+
+/** Tells whether the window is too narrow for the wide form of a part, as its size changes. */
+export const useNarrow = (part: Part): boolean => {
+  const [is, set] = useState(() => isNarrow(part))
   useEffect(() => {
-    const media = matchMedia(query)
-    const change = () => setNarrow(media.matches)
+    const change = () => set(isNarrow(part))
     change()
-    media.addEventListener("change", change)
-    return () => media.removeEventListener("change", change)
-  }, [query])
-  return isNarrow
+    addEventListener("resize", change)
+    return () => removeEventListener("resize", change)
+  }, [part])
+  return is
 }

@@ -2,6 +2,7 @@
 import { useMemo, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
+import { isNarrow } from "../parts/focus.ts"
 import * as Draw from "./draw.ts"
 import * as Layouts from "./layout.ts"
 import * as Phrases from "./phrases.ts"
@@ -55,7 +56,7 @@ export const Detail = ({ call, isTable, layout, now, onChoose, onFold, onStop, r
   const place = useMemo(() => call === undefined ? "" : `${Phrases.placeOf(run, call)}.`, [run, call])
   return (
     <section className="run-detail" aria-label="The chosen call">
-      <p className="run-hidden" role="status">{call === undefined ? "" : `${Phrases.about(run, call)} ${place}`}</p>
+      <p className="hidden" role="status">{call === undefined ? "" : `${Phrases.about(run, call)} ${place}`}</p>
       {call === undefined
         ? (
           <>
@@ -64,7 +65,7 @@ export const Detail = ({ call, isTable, layout, now, onChoose, onFold, onStop, r
                 ? "Choose a call to see its arguments and its answer."
                 : "Choose a call to see its arguments and its answer: click its bar, or use the arrow keys."}
             </p>
-            <details open={!matchMedia("(max-width: 700px)").matches}>
+            <details open={!isNarrow("run")}>
               <summary>Turns</summary>
               <ol className="run-turns" aria-label="Turns">
                 {run.turns.filter(({ owner }) => owner === "").slice(-mostTurns).map((turn) => (

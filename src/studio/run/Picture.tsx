@@ -2,7 +2,7 @@
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
-import { enter } from "../parts/focus.ts"
+import { enter, isNarrow } from "../parts/focus.ts"
 import { Detail } from "./Detail.tsx"
 import * as Draw from "./draw.ts"
 import * as Layouts from "./layout.ts"
@@ -37,10 +37,13 @@ const hint = "Right and left choose a call by its time, down and up by its place
 
 type Window = readonly [from: number, to: number]
 
-/** What a picture may have, in words, each with the runs that have it. */
-const legend: ReadonlyArray<readonly [name: string, words: string, has: (run: Fold.Run) => boolean]> = [
+/** What a picture may have, in words, each with the runs that have it, or with the chosen call. */
+const legend: ReadonlyArray<
+  readonly [name: string, words: string, has: (run: Fold.Run, chosen: Fold.Call | undefined) => boolean]
+> = [
   ["model", "model: waits, replies", ({ turns }) => turns.length > 0],
   ["tick", "a call is asked for", ({ list }) => list.length > 0],
+  ["origin", "from there to the chosen call", (_, chosen) => chosen !== undefined && chosen.turn >= 0],
   ["early", "started before the reply ended", ({ counts }) => counts.early > 0],
   ["plain", "started after it", ({ list }) => list.some(({ isEarly, state }) => state === "done" && !isEarly)],
   ["live", "runs (blue edge: early)", ({ counts, end }) => counts.running > 0 && end === undefined],
@@ -65,7 +68,7 @@ export const Picture = (
 ) => {
   const whole = useRef<HTMLElement>(null)
   const now = useNow(run, version, isLive)
-  const [isTable, setTable] = useState(() => matchMedia("(max-width: 700px)").matches)
+  const [isTable, setTable] = useState(() => isNarrow("run"))
   const [chosen, choose] = useState(first)
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set())
   const laid = useLayout(run, version, folded)
@@ -81,7 +84,7 @@ export const Picture = (
   return (
     <section ref={whole} className="run" aria-label="Picture of the run">
       <div className="run-head">
-        <h2 className="run-hidden">Picture of the run</h2>
+        <h2 className="hidden">Picture of the run</h2>
         <strong>{Phrases.outcomeOf(run)}</strong>
         {run.startedAt !== undefined && <span>{Words.seconds(run.end ?? now)}</span>}
         {Phrases.facts(run).map((fact) => <span key={fact}>{fact}</span>)}
@@ -189,7 +192,8 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
   }
   /** Chooses the next call as the table has them: those of a sub-agent stand below its call. */
   const stepDown = (by: number) => step(by, Phrases.ordered(run, "asked", now))
-  const shown = useMemo(() => legend.filter(([, , has]) => has(run)), [run, laid])
+  const chosenCall = chosen === undefined ? undefined : run.calls.get(chosen)
+  const shown = useMemo(() => legend.filter(([, , has]) => has(run, chosenCall)), [run, laid, chosenCall])
   const keys: { readonly [key: string]: () => void } = {
     ArrowRight: () => step(1),
     ArrowLeft: () => step(-1),

@@ -2,11 +2,12 @@
 import { type UIEvent, useMemo, useRef, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
+import { isNarrow } from "../parts/focus.ts"
 import * as Draw from "./draw.ts"
 import * as Phrases from "./phrases.ts"
 
 /** Height of a row, in CSS pixels, as the styles have it: on a phone a row has two lines. */
-const heightOf = (): number => matchMedia("(max-width: 700px)").matches ? 78 : 34
+const heightOf = (): number => isNarrow("run") ? 78 : 34
 
 /** Number of rows beyond those that can be seen. */
 const more = 20
@@ -43,7 +44,7 @@ const Row = (
   const why = Phrases.why(run, call)
   const words = Phrases.wordsOf(call)
   const around = run.calls.get(call.owner)
-  const outer = around === undefined ? "" : `, in ${Phrases.nameOf(run, around)}`
+  const outer = around === undefined ? "" : `in ${Phrases.nameOf(run, around)}`
   return (
     <tr aria-rowindex={index + 2} className={call.path === chosen ? "run-chosen" : undefined} data-path={call.path}>
       <th scope="row">
@@ -51,7 +52,9 @@ const Row = (
         <button
           type="button"
           aria-pressed={call.path === chosen}
-          aria-label={`${Phrases.nameOf(run, call)}${outer}, ${index + 1} of ${number}`}
+          aria-label={[Phrases.nameOf(run, call), ...outer === "" ? [] : [outer], `${index + 1} of ${number}`].join(
+            ", "
+          )}
           onClick={() =>
             onChoose(call.path)}
         >
@@ -60,6 +63,7 @@ const Row = (
         {words !== "" && <span className="run-words">{words}</span>}
         <span className="run-figures">
           {[
+            ...(outer === "" ? [] : [outer]),
             `asked at ${Words.seconds(ready)}`,
             ...(waited === undefined ? [] : [`waited ${time(waited)}${why === "" ? "" : `: ${why}`}`]),
             ...(ran === undefined ? [] : [`ran ${time(ran)}`])
@@ -148,7 +152,7 @@ export const Table = ({ chosen, now, onChoose, run, version }: Properties) => {
         onScroll={onScroll}
       >
         <table aria-rowcount={list.length + 1}>
-          <caption className="run-hidden">{Phrases.sentence(run)}</caption>
+          <caption className="hidden">{Phrases.sentence(run)}</caption>
           <thead>
             <tr aria-rowindex={1}>
               <th scope="col">Call</th>

@@ -14,7 +14,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 const document = `<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Studio</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="/page.css"><script type="module" src="/page.js"></script></head>
-<body><main><h1 class="run-hidden">Studio</h1><div id="studio"></div></main></body></html>`
+<body><main><h1 class="hidden">Studio</h1><div id="studio"></div></main></body></html>`
 
 /** The scripts of a page by their names. That of the entry is `page.js`. */
 export type Bundle = Readonly<Record<string, string>>
