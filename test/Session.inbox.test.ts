@@ -1,6 +1,7 @@
 /** Messages into the run of a kept session: their fates are in its journal. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Budget, Chat, type Event, Inbox, Journal, type Message, Policy, Session, Tool } from "heddle"
@@ -187,6 +188,100 @@ for (const [name, store] of Object.entries(stores)) {
         }
         assert.deepStrictEqual([...fates].sort(), ["delivered", "withdrawn"])
       }))
+
+    for (const withStop of [false, true]) {
+      const what = withStop ? "G46: a stop and a steer of another process" : "G45: a steer of another process"
+      it.effect(`${what}, before every append: in the thread once, or refused`, () =>
+        Effect.gen(function*() {
+          const fates = new Set<string>()
+          for (let at = 1; at < 14; at++) {
+            let isSent = false
+            const asked: Array<Adapter.Request> = []
+            yield* Effect.gen(function*() {
+              const look = yield* lookWith(() => Effect.void)
+              const own = yield* Session.Store
+              const sending = Effect.gen(function*() {
+                if (withStop && at % 2 === 0) yield* Session.stop("s")
+                yield* Session.submit("s", "not that", { id: "m", mode: "steer", otherwise: "refuse" })
+                if (withStop && at % 2 === 1) yield* Session.stop("s")
+                isSent = true
+              })
+              let appends = 0
+              const raced: typeof own = {
+                ...own,
+                append: (...args) =>
+                  Effect.suspend(() =>
+                    appends++ === at
+                      ? Effect.andThen(Effect.provideService(sending, Session.Store, own), own.append(...args))
+                      : own.append(...args)
+                  ) as ReturnType<typeof own.append>
+              }
+              const { session } = yield* reply(look).pipe(
+                Effect.provide(modelOf(2, asked)),
+                Effect.provideService(Session.Store, raced)
+              )
+              if (!isSent) return
+              const where = `before append ${at}`
+              const receipt = yield* receiptOf("m")
+              const times = userTexts(session.thread.messages).filter((content) => content === "not that").length
+              assert.deepStrictEqual(Journal.check(yield* journalOf("s")), [], where)
+              assert.include(["delivered", "refused"], receipt?.became, where)
+              assert.strictEqual(times, receipt?.became === "delivered" ? 1 : 0, where)
+              const isAsked = asked.some(({ messages }) => userTexts(messages).includes("not that"))
+              // A stop may come between the delivery and its request.
+              if (!withStop || isAsked) assert.strictEqual(isAsked, times === 1, where)
+              fates.add(receipt?.became === "refused" ? `refused: ${receipt.reason}` : "delivered")
+            }).pipe(Effect.provide(Layer.fresh(store)))
+          }
+          const expected = withStop ? ["refused: stopped"] : ["delivered", "refused: finished"]
+          for (const fate of expected) assert.include([...fates], fate)
+        }))
+    }
+
+    it.effect("G47: three steers of another process are in one request, in their order, and in one record", () =>
+      Effect.gen(function*() {
+        const asked: Array<Adapter.Request> = []
+        const look = yield* lookWith((turn) =>
+          turn > 0
+            ? Effect.void
+            : Effect.forEach(["one", "two", "three"], (id) => Session.submit("s", id, { id, mode: "steer" }))
+        )
+        yield* Effect.provide(reply(look), modelOf(1, asked))
+        assert.deepStrictEqual(asked.map(({ messages }) => userTexts(messages)), [["go"], [
+          "go",
+          "one",
+          "two",
+          "three"
+        ]])
+        const delivered = (yield* journalOf("s")).flatMap((record) =>
+          record._tag === "StepPrepared" && record.delivered !== undefined ? [record.delivered] : []
+        )
+        assert.deepStrictEqual(delivered, [["one", "two", "three"]])
+      }).pipe(Effect.provide(store)))
+
+    it.effect("G96: a run that fails before its first reply gives back its own message, and has delivered none", () =>
+      Effect.gen(function*() {
+        yield* Session.submit("s", "go", { id: "own" })
+        yield* Session.submit("s", "not that", { id: "m1", mode: "steer" })
+        yield* Session.submit("s", "and then?", { id: "m2", mode: "follow", otherwise: "next" })
+        const down = Adapter.layer({
+          stream: () => Stream.fail(new Adapter.AdapterError({ reason: "authentication_failed" }))
+        })
+        const take = Effect.flatMap(
+          Session.open("s"),
+          (kept) =>
+            Session.keep(kept, (session) => Session.reply(session, "go", { takes: "own", requestId: "run" } as {}))
+        )
+        assert.isTrue(Exit.isFailure(yield* Effect.exit(Effect.provide(take, down))))
+        const became = Effect.forEach(["own", "m1", "m2"], (id) => Effect.map(receiptOf(id), (one) => one?.became))
+        assert.deepStrictEqual(yield* became, ["queued", "queued", "queued"])
+        assert.deepStrictEqual((yield* Session.open("s")).submitted?.map(({ id }) => id), ["own", "m1", "m2"])
+        assert.deepStrictEqual(Journal.check(yield* journalOf("s")), [])
+        // The next attempt gets all of them.
+        const { session } = yield* Effect.provide(take, modelOf(0))
+        assert.deepStrictEqual(userTexts(session.thread.messages), ["go", "not that", "and then?"])
+        assert.deepStrictEqual(yield* became, ["completed", "delivered", "delivered"])
+      }).pipe(Effect.provide(store)))
 
     it.effect("G50: killed at every record, each message has one fate, and is in the thread once iff delivered", () =>
       Effect.gen(function*() {
