@@ -79,7 +79,7 @@ const site = Effect.gen(function*() {
   ]
   const agents = [Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools }) })]
   const store = yield* memory
-  const start = Effect.map(serve(agents, obedient, { store: store.layer, joinMillis: 0, term: 500 }), ({ url }) => url)
+  const start = Effect.map(serve(agents, obedient, { store: store.layer, joinMillis: 0 }), ({ url }) => url)
   return { began, gate, start }
 })
 
