@@ -194,6 +194,22 @@ describe("a message into a running run, over HTTP", () => {
       yield* end
     }).pipe(Effect.scoped))
 
+  it.live("a message for a run alone creates no session, and an id that no address can have is refused", () =>
+    Effect.gen(function*() {
+      const { ask, end } = yield* running()
+      for (const place of [{ mode: "steer", otherwise: "refuse" }, { mode: "follow", to: "c" }]) {
+        const refused = yield* ask("POST", `${at}/s2/messages?wait=false`, { content: "x", id: "m1", ...place })
+        assert.deepStrictEqual([refused.status, refused.body.error?.code], [409, "refused"])
+      }
+      assert.strictEqual((yield* ask("GET", `${at}/s2`)).status, 404)
+      for (const id of [".", "..", "\ud800"]) {
+        const refused = yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "x", id, mode: "steer" })
+        assert.deepStrictEqual([refused.status, refused.body.error?.code], [400, "invalid_body"], JSON.stringify(id))
+        assert.include(refused.body.error.message, "id: must be a text that an address can have")
+      }
+      yield* end
+    }).pipe(Effect.scoped))
+
   it.live("R-593: a stop and an answer are no messages: under their ids nothing is found or taken back", () =>
     Effect.gen(function*() {
       const { ask, end } = yield* running()

@@ -94,6 +94,10 @@ const idTaken = Refusals.conflict("id_taken", "Something else was sent under thi
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
 const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
+/** Returns the refusal of a message that no run gets. */
+const noRun = (reason: string | undefined): Refusals.Refusal =>
+  Refusals.conflict("refused", `No run gets the message: ${reason}.`)
+
 /** Returns the refusal of a message to a session that has grown to the bounds. */
 const fullOf = (
   { size: { bytes, turns } }: Session.View,
@@ -117,7 +121,11 @@ export const say = (
   Effect.gen(function*() {
     // Takes the first of messages that come at once: the others find it when they are written.
     const check = (kept: Session.Kept | undefined) => {
-      if (kept === undefined) return known === undefined ? Effect.void : Refusals.unknownSession()
+      if (kept === undefined) {
+        if (known !== undefined) return Refusals.unknownSession()
+        // A message for a run alone creates no session.
+        return into.otherwise === "refuse" || into.to !== undefined ? noRun("finished") : Effect.void
+      }
       if (kept.origin.agent !== agent) return Refusals.unknownSession()
       const isSteering = kept.interrupted !== undefined && (into.mode ?? "next") !== "next"
       if (kept.session.suspensions.length > 0 && !isSteering) return waits
@@ -159,7 +167,7 @@ export const runOf = (
     const kept = yield* Session.load(key)
     const receipt = kept && Session.receipt(kept, id)
     if (receipt?.became === "refused") {
-      return yield* Refusals.conflict("refused", `No run gets the message: ${receipt.reason}.`)
+      return yield* noRun(receipt.reason)
     }
     const around = kept?.interrupted?.requestId ?? (kept && Session.view(kept).lastRun?.requestId)
     if (to !== undefined && around !== undefined) return { runId: around }

@@ -113,6 +113,9 @@ export class Reader {
   /** Returns a message id. The prefix of server command ids is reserved. */
   messageId(value: unknown, field: string): string {
     const id = this.id(value, field)
+    if (id === "." || id === ".." || !id.isWellFormed()) {
+      return this.refuse(field, "must be a text that an address can have")
+    }
     return id.startsWith(ownIds) ? this.refuse(field, `must not begin with ${ownIds}`) : id
   }
 
