@@ -10,6 +10,7 @@ import * as Schema from "effect/Schema"
 import { checkNames, type NamesOf } from "./internal/declare/schema.ts"
 import * as Values from "./internal/declare/values.ts"
 import * as BudgetRule from "./internal/loop/budgetRule.ts"
+import * as Accounts from "./internal/permits/account.ts"
 import type * as Response from "./Response.ts"
 
 /**
@@ -137,7 +138,7 @@ const priceOf = (
   const read = cachedInputTokens ?? 0
   const written = cacheWriteInputTokens ?? 0
   const plain = Math.max(0, (inputTokens ?? 0) - read - written)
-  return BudgetRule.roundedUp(
+  return Accounts.roundedUp(
     plain * cost.input + read * (cost.cache_read ?? cost.input) + written * (cost.cache_write ?? cost.input) +
       (outputTokens ?? 0) * cost.output
   )

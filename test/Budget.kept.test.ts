@@ -300,4 +300,50 @@ describe("a budget of a kept session", () => {
         }
       }))
   }
+
+  for (const way of ["a stop", "the next message", "Session.abandon"] as const) {
+    it.effect(`G9: killed behind each record, with sub-agents, and ended by ${way}: the session has spent each request`, () =>
+      Effect.gen(function*() {
+        const store = Session.Store.layerMemory
+        const given = () => ({
+          ...options(),
+          budget: Budget.make({ calls: 100 }, { estimate: () => 100, outputReserve: 100, scope: "session" })
+        })
+        const { requestId: _, takeOver: __, ...again } = given()
+        const replied = (message: string) =>
+          Effect.gen(function*() {
+            const opened = (yield* Session.load("s")) ?? (yield* Session.open("s"))
+            const replied = yield* Session.keep(opened, (session) => Session.reply(session, message, again))
+            return replied.value.result.spent
+          })
+        const appends: Array<Append> = []
+        const asked: Array<number> = []
+        yield* replied("Go").pipe(
+          Effect.provide([modelOf(() => asked.push(appends.length)), listing(appends, store)])
+        )
+        let stopped = 0
+        for (let cut = 2; cut < appends.length; cut++) {
+          const before = appends.slice(0, cut)
+          const where = `killed behind append ${cut}, ${before.at(-1)?.records.map(({ _tag }) => _tag).join()}`
+          // Killed once the request was made that the last record leads to.
+          let sent = asked.filter((at) => at <= cut).length
+          const assertSpent = (spent: Event.Spent | undefined) => {
+            assert.isAtLeast(spent?.calls ?? 0, sent, where)
+            assert.isAtLeast(tokensIn(spent), 15 * sent, where)
+            if (!isUnderWay(before)) assert.deepStrictEqual([spent?.calls, tokensIn(spent)], [sent, 15 * sent], where)
+          }
+          yield* Effect.gen(function*() {
+            if (way === "a stop") {
+              yield* Session.stop("s")
+              const { value } = yield* Session.resume((yield* Session.load("s"))!, given())
+              if (value.result.haltedReason === "cancelled") stopped++
+              assertSpent(value.result.spent)
+            }
+            if (way === "Session.abandon") yield* Session.abandon((yield* Session.load("s"))!)
+            assertSpent(yield* replied("Again"))
+          }).pipe(Effect.provide([modelOf(() => sent++), holding(before, [], store)]))
+        }
+        if (way === "a stop") assert.isAbove(stopped, 20)
+      }))
+  }
 })

@@ -265,8 +265,6 @@ export class Shared {
   commands = 0
   /** The requests that were made, by the runs of the session that they were made in or below. */
   readonly sent = new Map<string, number>()
-  /** Those of them that runs inside made. */
-  readonly sentBelow = new Map<string, number>()
   /** The requests of each run of an agent. */
   readonly sentInside = new Map<string, number>()
   /** The processes that have driven each run of the session. */
@@ -294,7 +292,6 @@ const replyOf = (
   const agent = agentOf(messages)
   process.sent++
   count(shared.sent, process.run)
-  if (agent !== "") count(shared.sentBelow, process.run)
   if (agent === "agentA") count(shared.sentInside, run?.requestId ?? "")
   const turns = shared.program.agents[agent] ?? shared.program.turns
   const asked = messages.filter(({ role, toolCalls = [] }) => role === "assistant" && toolCalls.length > 0).length
@@ -733,8 +730,7 @@ interface Done {
 const withinBudget = <E, R>(bounds: Bounds | undefined, process: Process, effect: Effect.Effect<unknown, E, R>) => {
   const spentOf = (value: unknown) => {
     const { result } = (value as { readonly value?: { readonly result?: Event.ChatResult } } | undefined)?.value ?? {}
-    // A run that is stopped before its next request does not count the one that a kill took.
-    return result?.outcome._tag === "Cancelled" ? undefined : result?.spent
+    return result?.spent
   }
   const all = Effect.flatMap(
     effect,
@@ -746,20 +742,9 @@ const withinBudget = <E, R>(bounds: Bounds | undefined, process: Process, effect
     : Effect.provide(all, RunLimits.layer(budgetOf(bounds)), { local: true })
 }
 
-/**
- * The requests of the session, as its account has them. A run that is given up leaves what it had recorded: what the runs
- * inside it made since is not on the account of the session.
- */
-const sentInSession = (shared: Shared): number => {
-  const { happenings } = shared.followed.get(root) ?? { happenings: [] }
-  let run = ""
-  const givenUp = happenings.flatMap((happening) => {
-    if (happening.what === "run") run = happening.run
-    return happening.what === "ended" && happening.reason === "abandoned" ? [run] : []
-  })
-  const all = Array.from(shared.sent.values()).reduce((left, right) => left + right, 0)
-  return givenUp.reduce((sum, id) => sum - (shared.sentBelow.get(id) ?? 0), all)
-}
+/** The requests of the session, also those of runs that were given up. */
+const sentInSession = (shared: Shared): number =>
+  Array.from(shared.sent.values()).reduce((left, right) => left + right, 0)
 
 /** What runs have spent: never more requests than their budgets have, each one counted, and nothing left reserved. */
 const spendingOf = (shared: Shared, process: Process, done: Done | undefined): ReadonlyArray<string> => {

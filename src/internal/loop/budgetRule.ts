@@ -27,12 +27,10 @@ import {
   type End,
   end,
   type Hooks,
-  type Inside,
   keep,
   type Last,
   last,
   noNotes,
-  noteIn,
   type Replied,
   type Reply,
   type Rule,
@@ -41,7 +39,7 @@ import {
 } from "./rules.ts"
 import * as Turns from "./turns.ts"
 
-const name = "budget"
+const { rule: name } = Accounts
 
 /** A request for which a price is asked, or its reply. */
 export interface Priced {
@@ -100,26 +98,6 @@ export const usual: Choices = {
   scope: "run"
 }
 
-/** The note of a step: what its requests have spent, what a crash took, and what the open request has reserved. */
-interface Note {
-  readonly settled?: Accounts.Amount
-  readonly lost?: Accounts.Amount
-  readonly reserved?: Accounts.Amount
-  /** The whole account so far, of a budget that counts over the runs of a session. */
-  readonly session?: Accounts.Amount
-}
-
-const noteOf = (notes: At["noted"]): Note => (noteIn(notes, name) as Note | undefined) ?? {}
-
-const sum = (...amounts: ReadonlyArray<Accounts.Amount | undefined>): Accounts.Amount =>
-  amounts.reduce<Accounts.Amount>(
-    (all, amount) => amount === undefined ? all : Accounts.plus(all, amount),
-    Accounts.nothing
-  )
-
-/** Returns what the requests of a step have cost, those included that a crash took. */
-const costOf = (note: Note): Accounts.Amount => sum(note.settled, note.lost)
-
 // The size of a request.
 
 /** The characters of a part that is no text: 1,500 tokens. */
@@ -156,16 +134,9 @@ class Counted {
   }
 }
 
-/**
- * Rounds an amount up, to the largest whole number that is exact at most. The error of binary fractions is no part of
- * an amount: 100 tokens at 0.07 are 7, not 8.
- */
-export const roundedUp = (amount: number): number =>
-  Math.min(Number.MAX_SAFE_INTEGER, Math.ceil(Number(amount.toPrecision(15))))
-
 /** Checks what a function of the caller's own has returned: an amount that is no number would leave no bound. */
 const counted = (value: unknown, source: string): number => {
-  if (typeof value === "number" && Number.isFinite(value) && value >= 0) return roundedUp(value)
+  if (typeof value === "number" && Number.isFinite(value) && value >= 0) return Accounts.roundedUp(value)
   throw new TypeError(`${source} returned ${String(value)}; return a number, 0 or more`)
 }
 
@@ -224,7 +195,7 @@ class Tariff {
   /** Returns the price by the first name that has one: as requested, as replied, then without a date at its end. */
   of({ adapter, template }: Ask, usage: Response.Usage, replied?: string): number | undefined {
     const reported = usage.totalCost
-    if (this.isDollar && reported !== null) return roundedUp(reported * 1_000_000)
+    if (this.isDollar && reported !== null) return Accounts.roundedUp(reported * 1_000_000)
     const provider = adapter.provider ?? "_OTHER"
     const names = [template.model ?? adapter.model, replied].filter((model) => model !== undefined)
     for (const model of [...names, ...names.map((model) => model.replace(dated, ""))]) {
@@ -234,14 +205,6 @@ class Tariff {
     return undefined
   }
 }
-
-/** Returns the amount of what a reply has used, with the reservation for what it does not say. */
-const amountOf = (usage: Response.Usage, reserved: Accounts.Amount, money: number | undefined): Accounts.Amount => ({
-  calls: 1,
-  inputTokens: roundedUp(usage.inputTokens ?? reserved.inputTokens),
-  outputTokens: roundedUp(usage.outputTokens ?? reserved.outputTokens),
-  money: money ?? 0
-})
 
 /** Returns an adapter that tells when a request goes out. */
 const telling = (adapter: Adapter.Service, onSent: () => void): Adapter.Service =>
@@ -337,6 +300,8 @@ class Requested {
   private repeated: Ask | undefined
   /** The cost of the runs inside its calls, from before the run was resumed, until it is counted. */
   private inside: Accounts.Amount | undefined
+  /** The reservation of a request that a crash took, until it is counted. */
+  private crashed: Accounts.Amount | undefined
   private sizeOf: { readonly tools: unknown; readonly characters: number } | undefined
 
   constructor(chain: Chain, isStep: boolean) {
@@ -353,7 +318,7 @@ class Requested {
     return this.chain.isOwner && !this.isStep && this.chain.own.choices.onExhausted === "finalize"
   }
 
-  private note(note: { readonly [Name in keyof Note]: Note[Name] | undefined }): Schema.Json {
+  private note(note: { readonly [Name in keyof Accounts.Note]: Accounts.Note[Name] | undefined }): Schema.Json {
     return Json.toJson(this.chain.own.choices.scope === "session" ? { ...note, session: this.account.spent } : note)
   }
 
@@ -362,6 +327,8 @@ class Requested {
     spent: (notes) => {
       // A run that is resumed behind its last step asks for nothing.
       this.takeUp({ notes, noted: noNotes })
+      this.account.add(Accounts.sum(this.crashed))
+      this.crashed = undefined
       return this.chain.spent
     },
     keptNote: () => this.note({})
@@ -372,29 +339,31 @@ class Requested {
     return Effect.gen({ self: this }, function*() {
       this.heard = heard
       this.tariff = new Tariff(yield* Prices, yield* Currency)
-      this.inside = sum(...(yield* inside).map(costInside))
-      // A run that was given up may have left its note with an open request.
-      const { reserved, session } = noteOf(kept)
-      if (this.chain.own.choices.scope === "session") this.account.add(sum(session, reserved))
+      this.inside = Accounts.sum(...(yield* inside).map(Accounts.costInside))
+      const { session = Accounts.nothing } = Accounts.noteOf(kept)
+      if (this.chain.own.choices.scope === "session") this.account.add(session)
     })
   }
 
   /** Counts once what the run has spent before it was resumed. Rules that follow may read the account. */
   takeUp({ noted, notes }: Pick<At, "noted" | "notes">): void {
     if (this.inside === undefined) return
-    this.account.add(sum(...[...notes, noted].map((step) => costOf(noteOf(step))), this.inside))
+    const all = [...notes, noted].map(Accounts.noteOf)
+    this.account.add(Accounts.sum(...all.map(Accounts.costOf), this.inside))
     this.inside = undefined
+    this.crashed = all.findLast(({ reserved }) => reserved !== undefined)?.reserved
   }
 
   // The reply.
 
   replied({ error, hasSaid, usage }: Replied, at: At): Reply | Effect.Effect<Reply> {
-    const { lost, reserved = Accounts.nothing, settled = Accounts.nothing } = noteOf(at.noted)
+    const { lost, reserved = Accounts.nothing, settled = Accounts.nothing } = Accounts.noteOf(at.noted)
     const keeping = (spent: Accounts.Amount): Reply => ({
       ...keep,
-      note: this.note({ settled: sum(settled, spent), lost })
+      note: this.note({ settled: Accounts.sum(settled, spent), lost })
     })
     if (at.isRepeated) {
+      this.crashed = undefined
       // The reply was recorded, and its note was not: it is settled by what it reported.
       const spent = this.spentRepeated(usage, settled, reserved)
       this.account.add(spent)
@@ -420,7 +389,7 @@ class Requested {
       outputTokens: Math.max(0, (usage.outputTokens ?? 0) - settled.outputTokens)
     })
     const money = this.repeated === undefined ? reserved.money : this.tariff.of(this.repeated, own)
-    return amountOf(own, reserved, money)
+    return Accounts.amountOf(own, reserved, money)
   }
 
   /**
@@ -442,7 +411,7 @@ class Requested {
       failing = Effect.die(defect)
     }
     const spentOf = (reserved: Accounts.Amount): Accounts.Amount =>
-      usage === undefined ? Accounts.nothing : usage === null ? reserved : amountOf(usage, reserved, money)
+      usage === undefined ? Accounts.nothing : usage === null ? reserved : Accounts.amountOf(usage, reserved, money)
     open.reservation.settle(spentOf)
     for (const [account, given] of open.outside) {
       this.owed.push(() => account.settle(given, spentOf(given.amount)))
@@ -467,7 +436,7 @@ class Requested {
     if (at.isRepeated) {
       this.repeated = ask
       // The runs inside its calls, which are resumed first, do not get what is kept for its last request.
-      const { reserved } = noteOf(at.noted)
+      const { reserved } = Accounts.noteOf(at.noted)
       if (reserved !== undefined && this.mayFinalize) Accounts.keepFor(this.account, reserved)
       return ask
     }
@@ -482,10 +451,11 @@ class Requested {
 
   private reserving(ask: Ask, at: At): Asking {
     const { isOwner, members, own } = this.chain
-    const { lost: before, reserved: taken, settled } = noteOf(at.noted)
+    const { lost: before, reserved: taken, settled } = Accounts.noteOf(at.noted)
     // A request without a reply: a crash took it.
-    const lost = taken === undefined ? before : sum(before, taken)
+    const lost = taken === undefined ? before : Accounts.sum(before, taken)
     if (taken !== undefined) this.account.add(taken)
+    this.crashed = undefined
     const tokens = this.estimated(ask, at)
     const wanted: Array<Accounts.Wanted> = []
     for (const member of members) {
@@ -572,13 +542,6 @@ class Requested {
     const since = SharedMessages.since(thread, SharedMessages.length(step.thread))
     return inputTokens + (outputTokens ?? 0) + tokensOf(lengthOf(step.toolResults) + lengthOf(since))
   }
-}
-
-/** Returns the cost of a step of a run inside: by its note, and by its reply where the note is of its request. */
-const costInside = ({ notes, usage }: Inside): Accounts.Amount => {
-  const { reserved, ...note } = noteOf(notes)
-  if (reserved === undefined) return costOf(note)
-  return sum(costOf(note), usage ? amountOf(usage, reserved, reserved.money) : reserved)
 }
 
 /** Returns a request as an account of the caller's own sees it. */

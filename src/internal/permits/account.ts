@@ -6,6 +6,7 @@
  * request waits for ever.
  */
 import * as Effect from "effect/Effect"
+import type * as Response from "../../Response.ts"
 
 /** An amount. Money is in millionths of the currency. */
 export interface Amount {
@@ -36,9 +37,75 @@ export const plus = (left: Amount, right: Amount): Amount => combined(left, righ
 
 const minus = (left: Amount, right: Amount): Amount => combined(left, right, -1)
 
+/**
+ * Rounds an amount up, to the largest whole number that is exact at most. The error of binary fractions is no part of
+ * an amount: 100 tokens at 0.07 are 7, not 8.
+ */
+export const roundedUp = (amount: number): number =>
+  Math.min(Number.MAX_SAFE_INTEGER, Math.ceil(Number(amount.toPrecision(15))))
+
 /** Returns the part of an amount that a bound is about. */
 export const partOf = (amount: Amount, resource: Resource): number =>
   resource === "tokens" ? amount.inputTokens + amount.outputTokens : amount[resource]
+
+// The notes of the rule of budgets, of which the account of a run is the sum.
+
+/** The name of the rule, and so of its notes. */
+export const rule = "budget"
+
+type Notes = Readonly<Record<string, unknown>>
+
+/** The note of a step: what its requests have spent, what a crash took, and what the open request has reserved. */
+export interface Note {
+  readonly settled?: Amount
+  readonly lost?: Amount
+  readonly reserved?: Amount
+  /** The whole account so far, of a budget that counts over the runs of a session. */
+  readonly session?: Amount
+}
+
+export const noteOf = (notes: Notes): Note => Object.hasOwn(notes, rule) ? notes[rule] as Note | undefined ?? {} : {}
+
+export const sum = (...amounts: ReadonlyArray<Amount | undefined>): Amount =>
+  amounts.reduce<Amount>((all, amount) => amount === undefined ? all : plus(all, amount), nothing)
+
+/** Returns what the requests of a step have cost, those included that a crash took. */
+export const costOf = (note: Note): Amount => sum(note.settled, note.lost)
+
+/** Returns the amount of what a reply has used, with the reservation for what it does not say. */
+export const amountOf = (usage: Response.Usage, reserved: Amount, money: number | undefined): Amount => ({
+  calls: 1,
+  inputTokens: roundedUp(usage.inputTokens ?? reserved.inputTokens),
+  outputTokens: roundedUp(usage.outputTokens ?? reserved.outputTokens),
+  money: money ?? 0
+})
+
+/** A step as a journal has it. */
+interface Step {
+  readonly notes: Notes
+  /** The usage of its reply. `null` where the reply reported none. Left out while no reply is recorded. */
+  readonly usage?: Response.Usage | null
+}
+
+/** Returns the cost of a step of a run inside: by its note, and by its reply where the note is of its request. */
+export const costInside = ({ notes, usage }: Step): Amount => {
+  const { reserved, ...note } = noteOf(notes)
+  if (reserved === undefined) return costOf(note)
+  return sum(costOf(note), usage ? amountOf(usage, reserved, reserved.money) : reserved)
+}
+
+/** Tells whether the account of a run is that of its session. */
+export const isOfSession = (steps: ReadonlyArray<Step>): boolean =>
+  steps.some(({ notes }) => noteOf(notes).session !== undefined)
+
+/**
+ * Returns the notes for the session behind a run that is given up: what it was given, and the cost of its steps and of
+ * the runs inside it. The notes stay as they are where the account of the run is another one.
+ */
+export const keptBehind = (kept: Notes, steps: ReadonlyArray<Step>, inside: ReadonlyArray<Step>): Notes =>
+  isOfSession(steps)
+    ? { ...kept, [rule]: { session: sum(noteOf(kept).session, ...[...steps, ...inside].map(costInside)) } }
+    : kept
 
 /** A request as one account sees it. */
 export interface Wanted {

@@ -521,7 +521,7 @@ const listWithin = (store: Journals.Service, id: string): Effect.Effect<Readonly
  * Reads the steps of the nested runs that some calls have started since a time, at any depth, as their journals have
  * them. A call that waited has runs from before, which belong to an earlier run around it.
  */
-export const stepsWithin = (
+const stepsWithin = (
   store: Journals.Service,
   id: string,
   calls: Iterable<string>,
@@ -547,6 +547,18 @@ export const stepsWithin = (
     }
     return Array.from(steps.values())
   })
+
+/** Reads the steps of the runs that the calls of the open run have started. */
+export const insideOf = (
+  store: Journals.Service,
+  { id = "", run, turn }: States.State
+): Effect.Effect<ReadonlyArray<RunJournal.Inside>> => {
+  const asked = run?.steps.flatMap(({ result: { response: { toolCalls } } }) => toolCalls) ?? []
+  // A turn of an earlier run is no step of this one, and leaves the table when its last call is answered.
+  const calls = new Set([...asked.map((call) => call.id), ...turn?.calls.keys() ?? [], ...run?.came.keys() ?? []])
+  if (calls.size === 0) return Effect.succeed([])
+  return Effect.orDie(stepsWithin(store, id, calls, run?.startedAt ?? 0))
+}
 
 /** Removes the journals of nested runs. */
 const removeWithin = (id: string): Effect.Effect<void, Journals.StoreError, Journals.Store> =>

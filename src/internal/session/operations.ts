@@ -270,7 +270,7 @@ export const beginningNested = (session: Session, parent: Records.Parent): Effec
   Effect.map(Settling.baseOf(session, true), ({ writer }) => {
     const closed = Settling.behind(
       { writer, state: writer.state, before: [] },
-      States.closing(writer.state, "operation")
+      States.closing(writer.state, "operation", [])
     )
     // An earlier run in the journal has nothing in common with this one.
     const base = Settling.behind(closed, [{ _tag: "Opened", format: 1, session }])
@@ -376,12 +376,16 @@ export const failing: Effect.Effect<void> = Effect.flatMap(Writers.CurrentWriter
 })
 
 /** Closes the interrupted run and its turn, and does nothing else. */
-export const abandoning: Effect.Effect<Session> = Effect.flatMap(Writers.CurrentWriter, (writer) => {
-  const records = writer && Writers.nonEmpty(States.closing(writer.state, "abandon"))
+export const abandoning: Effect.Effect<Session> = Effect.gen(function*() {
+  const writer = yield* Writers.CurrentWriter
+  const records = writer && Writers.nonEmpty(yield* Settling.closing(writer, "abandon"))
   if (writer === undefined || records === undefined) {
-    return Effect.die(new Error("Session.abandon: no run of the session was interrupted; there is nothing to abandon"))
+    return yield* Effect.die(
+      new Error("Session.abandon: no run of the session was interrupted; there is nothing to abandon")
+    )
   }
-  return Effect.map(writer.append(records), () => States.sessionOf(writer.state))
+  yield* writer.append(records)
+  return States.sessionOf(writer.state)
 })
 
 /** Adds messages to the end of a session. Nothing may come between a call and its answer. */

@@ -521,23 +521,10 @@ const startOf = (
       halt: States.decidingHalt(state, policy),
       isLast: isOneStep(mode, resumed)
     },
-    inside: resumed === undefined || store === undefined ? undefined : insideOf(store, state, steps),
+    inside: resumed === undefined || store === undefined ? undefined : Kept.insideOf(store, state),
     hasBegun: isContinued,
     ends: resumed?.ending
   }
-}
-
-/** Returns the steps of the runs that the calls of a run have started, from before it was resumed. */
-const insideOf = (
-  store: Journals.Service,
-  { id, run, turn }: States.State,
-  steps: RunJournal.Start["steps"]
-): NonNullable<RunJournal.Start["inside"]> => {
-  const asked = steps.flatMap(({ result: { response: { toolCalls } } }) => toolCalls)
-  // A turn of an earlier run is no step of this one, and leaves the table when its last call is answered.
-  const calls = new Set([...asked.map((call) => call.id), ...turn?.calls.keys() ?? [], ...run?.came.keys() ?? []])
-  if (calls.size === 0) return Effect.succeed([])
-  return Effect.orDie(Kept.stepsWithin(store, id ?? "", calls, run?.startedAt ?? 0))
 }
 
 /** The options of a run of one step, which has no typed answer. */

@@ -22,7 +22,9 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Values from "../declare/values.ts"
 import * as ToolCalls from "../hear/toolCalls.ts"
 import * as Json from "../json.ts"
+import * as Accounts from "../permits/account.ts"
 import * as SessionData from "./data.ts"
+import * as Kept from "./kept.ts"
 import * as Records from "./records.ts"
 import * as States from "./state.ts"
 import * as StoredCommands from "./storedCommands.ts"
@@ -53,23 +55,31 @@ const sinceClosed = (session: Session, known: Session, closed: Session): Session
   return { ...session, thread: closed.thread, context: { ...session.context, ...Object.fromEntries(updates) } }
 }
 
+/** Returns the records that close an interrupted run, whose account may be that of the session. */
+export const closing = (
+  { state, store }: Writers.Writer,
+  leaving: States.Leaving
+): Effect.Effect<ReadonlyArray<Records.Record>> =>
+  store !== undefined && Accounts.isOfSession(States.stepsOf(state))
+    ? Effect.map(Kept.insideOf(store, state), (inside) => States.closing(state, leaving, inside))
+    : Effect.succeed(States.closing(state, leaving, []))
+
 /** Returns the base of an operation. `leaves` abandons an interrupted run first. */
 export const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =>
-  Effect.flatMap(Writers.CurrentWriter, (current) => {
+  Effect.gen(function*() {
+    const current = yield* Writers.CurrentWriter
     if (current === undefined) {
-      return Effect.map(
-        Writers.unkept(session),
-        (writer): Base => ({ writer, state: writer.state, before: [] })
-      )
+      const writer = yield* Writers.unkept(session)
+      return { writer, state: writer.state, before: [] }
     }
     const { given, state } = current
     const base: Base = { writer: current, state, before: [] }
     const known = States.sessionOf(state)
     const isOwn = Json.isSame(session, known)
-    if (isOwn && !leaves) return Effect.succeed(base)
-    const closed = behind(base, States.closing(state, "operation"))
+    if (isOwn && !leaves) return base
+    const closed = behind(base, yield* closing(current, "operation"))
     if (state.run !== undefined) given.closed = States.sessionOf(closed.state)
-    if (isOwn) return Effect.succeed(closed)
+    if (isOwn) return closed
     // A session that the program has changed is written as a whole. If its run was interrupted, it gets the closed
     // turn.
     const has = (other: Session) => Json.isSame(session.thread, other.thread)
@@ -77,10 +87,10 @@ export const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =
     const replaced = given.closed === undefined || before === undefined
       ? session
       : sinceClosed(session, before, given.closed)
-    if (Json.isSame(replaced, States.sessionOf(closed.state))) return Effect.succeed(closed)
+    if (Json.isSame(replaced, States.sessionOf(closed.state))) return closed
     // The session keeps the id of its journal.
     const own = known.id === undefined ? replaced : { ...replaced, id: known.id }
-    return Effect.succeed(behind(closed, [States.openedBy(closed.state, own)]))
+    return behind(closed, [States.openedBy(closed.state, own)])
   })
 
 /** Appends the records of an operation that starts no run. */

@@ -22,6 +22,7 @@ import * as Fold from "../fold/fold.ts"
 import * as Outcomes from "../fold/runOutcome.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
+import * as Accounts from "../permits/account.ts"
 import * as RunJournal from "../run/runJournal.ts"
 import * as SessionData from "./data.ts"
 import * as Records from "./records.ts"
@@ -1599,27 +1600,39 @@ export const summaryOf = (state: State): Summary => {
 }
 
 /** The reason to close an interrupted run: another operation, which keeps settled calls, or `Session.abandon`. */
-type Leaving = "operation" | "abandon"
+export type Leaving = "operation" | "abandon"
 
-/** Returns the records that close an open run and its turn. An incomplete reply is dropped. */
-export const closing = (state: State, leaving: Leaving): ReadonlyArray<Records.Record> => {
+/**
+ * Returns the records that close an open run and its turn. An incomplete reply is dropped. `inside` are the steps of
+ * the runs that its calls have started: what a run has spent stays spent.
+ */
+export const closing = (
+  state: State,
+  leaving: Leaving,
+  inside: ReadonlyArray<RunJournal.Inside>
+): ReadonlyArray<Records.Record> => {
   const { run } = state
   if (run === undefined) return []
   const settled = copyOf(state)
   for (const verdict of run.settlements) settle(settled, verdict)
   const answers = closingAnswers(settled, run, leaving, "the run was interrupted and not resumed")
+  const kept = Accounts.keptBehind(state.kept, stepsOf(state), inside)
   return [...answers, {
     _tag: "RunEnded",
     requestId: run.requestId,
     haltedReason: "abandoned",
-    ...accountOf(state, run)
+    ...(kept === state.kept ? {} : { kept })
   }]
 }
 
-/** Returns the account of the session as the run that is given up has left it: what a run has spent stays spent. */
-const accountOf = ({ kept }: State, { noted, steps }: Run): Pick<Records.RunEnded, "kept"> => {
-  const note = noted["budget"] ?? steps.findLast(({ notes }) => notes["budget"] !== undefined)?.notes["budget"]
-  return Json.isObject(note) && "session" in note ? { kept: { ...kept, budget: note } } : {}
+/** Returns the steps of the open run, and that in progress, as a rule counts them. */
+export const stepsOf = ({ run, turn }: State): ReadonlyArray<RunJournal.Inside> => {
+  const { noted = noNotes, steps = [] } = run ?? {}
+  const reply = turn?.isEarlier === false ? turn.response : undefined
+  return [
+    ...steps.map(({ notes, result: { response: { usage } } }) => ({ notes, usage })),
+    reply === undefined ? { notes: noted } : { notes: noted, usage: reply.usage }
+  ]
 }
 
 /** Returns the answers of the open calls of a run that fails for good before one of them has started. */
