@@ -5,17 +5,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Journal, type Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import {
-  type Append,
-  holding,
-  inOrder,
-  isLoaded,
-  listing,
-  passing,
-  placesOf,
-  recordsOf,
-  stores
-} from "./support/edges.ts"
+import { type Append, holding, inOrder, isLoaded, listing, passing, recordsOf, stores } from "./support/edges.ts"
 
 const { finish, text, toolCall } = Script
 
@@ -26,7 +16,8 @@ const userTexts = (messages: ReadonlyArray<Message.Message>): ReadonlyArray<unkn
 const calls: Record<string, readonly [id: string, name: string, times: number]> = {
   go: ["c0", "outer", 1],
   middle: ["i0", "inner", 1],
-  deep: ["d0", "look", 2]
+  deep: ["d0", "look", 2],
+  other: ["o0", "look", 1]
 }
 
 /** A model that replies by the conversation alone. */
@@ -46,7 +37,7 @@ const modelOf = (asked: Array<Adapter.Request>) =>
 /** Something that another process does during a call of the innermost run, by the id of the call. */
 type Act = (call: string) => Effect.Effect<unknown, any, Session.Store>
 
-const toolsWith = (act: Act, pause = 1_000) =>
+const toolsWith = (act: Act, pause = 1_000, options: Chat.Options = {}) =>
   Effect.map(Session.Store, (store) => {
     const look = Tool.make("look", {
       parameters: {},
@@ -60,15 +51,18 @@ const toolsWith = (act: Act, pause = 1_000) =>
           Effect.as("seen")
         )
     })
-    const inner = Tool.fromChat("inner", { parameters: {}, chat: () => Chat.stream("deep", { tools: [look] }) })
+    const inner = Tool.fromChat("inner", {
+      parameters: {},
+      chat: () => Chat.stream("deep", { ...options, tools: [look] })
+    })
     const outer = Tool.fromChat("outer", { parameters: {}, chat: () => Chat.stream("middle", { tools: [inner] }) })
     return [outer] as const
   })
 
 /** Runs the session to its end as an owner: begins it, or resumes it. */
-const driven = (act: Act, pause?: number) =>
+const driven = (act: Act, given?: ReadonlyArray<Tool.Any>) =>
   Effect.scoped(Effect.gen(function*() {
-    const tools = yield* toolsWith(act, pause)
+    const tools = (given ?? (yield* toolsWith(act))) as Effect.Success<ReturnType<typeof toolsWith>>
     const kept = yield* Session.claim("s")
     if (kept.interrupted !== undefined) return yield* Session.resume(kept, { tools })
     if (kept.session.thread.messages.length > 0) return { ...kept, value: undefined }
@@ -121,6 +115,9 @@ const hasOneFate = (id: string, asked: ReadonlyArray<Adapter.Request>, content: 
     return receipt?.became
   })
 
+/** What the next owner does with the run of a process that was killed. */
+const ways = ["resumed", "abandoned"] as const
+
 const steer = (id: string, content: string, to: string) => Session.submit("s", content, { id, mode: "steer", to })
 
 for (const [name, store] of Object.entries(stores)) {
@@ -145,17 +142,19 @@ for (const [name, store] of Object.entries(stores)) {
         const seen: Array<string | undefined> = []
         const act: Act = (call) =>
           call === "d0"
-            ? steer("m", "not that", "c0")
+            ? Effect.all([steer("m", "not that", "c0"), steer("n", "nor that", "c0/i0")])
             : Effect.gen(function*() {
-              seen.push((yield* receiptOf("m"))?.became)
+              yield* Effect.sleep(500)
+              seen.push((yield* receiptOf("m"))?.became, (yield* receiptOf("n"))?.became)
               yield* steer("m", "not that", "c0/i0")
               const error = yield* Effect.flip(steer("m", "other", "c0/i0"))
               seen.push(error.reason)
             })
         yield* passing(Effect.provide(driven(act), modelOf(asked)), 100)
-        assert.deepStrictEqual(seen, ["queued", "id_taken"])
+        assert.deepStrictEqual(seen, ["queued", "delivered", "id_taken"])
         assert.deepStrictEqual(askedOf(asked, "middle"), [["middle"], ["middle", "not that"]])
         assert.strictEqual(yield* hasOneFate("m", asked, "not that", ""), "delivered")
+        assert.strictEqual(yield* hasOneFate("n", asked, "nor that", ""), "delivered")
       }).pipe(Effect.provide(store)))
 
     it.effect("without a run under way at the path, a message is refused as finished at once, and leaves no work", () =>
@@ -241,31 +240,179 @@ for (const [name, store] of Object.entries(stores)) {
             : Session.withdraw("s", "m3")
         yield* passing(Effect.provide(driven(act), [modelOf([]), listing(appends, Layer.fresh(store))]), 100)
         const fates = new Set<string>()
-        for (const length of placesOf(1, appends.length)) {
+        for (const [length, how] of appends.flatMap((_, place) => ways.map((way) => [place + 1, way] as const))) {
           const cut = appends.slice(0, length)
           const asked: Array<Adapter.Request> = []
           const program = Effect.gen(function*() {
-            const kept = yield* passing(Effect.provide(driven(() => Effect.void), modelOf(asked)), 100)
-            const where = `killed behind append ${length}: ${cut.at(-1)?.id} ${
+            const { interrupted } = yield* Session.open("s")
+            const where = `killed behind append ${length}, ${how}: ${cut.at(-1)?.id} ${
               cut.at(-1)?.records.map(({ _tag }) => _tag)
             }`
+            // No process owns the session: the next one does what is left.
+            if (interrupted !== undefined) yield* steer("m4", "four", "c0/i0")
+            const kept = how === "abandoned" && interrupted !== undefined
+              ? yield* Session.abandon(yield* Session.open("s"))
+              : yield* passing(Effect.provide(driven(() => Effect.void), modelOf(asked)), 100)
+            if (interrupted !== undefined) fates.add(`m4 ${yield* hasOneFate("m4", asked, "four", where)} ${how}`)
             for (const [id, content] of [["m1", "one"], ["m2", "two"], ["m3", "three"]] as const) {
               const isAccepted = cut.some(({ id: session, records }) =>
                 session === "s" && records.some((record) => record._tag === "MessageSubmitted" && record.id === id)
               )
               if (!isAccepted) assert.isUndefined(yield* receiptOf(id), where)
-              else fates.add(`${id} ${yield* hasOneFate(id, asked, content, where)}`)
+              else fates.add(`${id} ${yield* hasOneFate(id, asked, content, where)} ${how}`)
             }
             yield* isLoaded(kept, where)
           }).pipe(Effect.provide(holding(cut, [], Layer.fresh(store))))
           yield* program
         }
-        assert.includeMembers([...fates], ["m1 delivered", "m2 delivered"])
+        assert.includeMembers([...fates], [
+          "m1 delivered resumed",
+          "m1 delivered abandoned",
+          "m1 refused abandoned",
+          "m2 delivered resumed",
+          "m4 delivered resumed",
+          "m4 refused resumed",
+          "m4 refused abandoned"
+        ])
+      }))
+
+    it.effect("G51: killed twice, a message has one fate, and is in its run iff delivered", () =>
+      Effect.gen(function*() {
+        const first: Array<Append> = []
+        const act: Act = (call) =>
+          call === "d0" ? Effect.all([steer("m1", "one", "c0/i0"), steer("m2", "two", "c0")]) : Effect.void
+        yield* passing(Effect.provide(driven(act), [modelOf([]), listing(first, Layer.fresh(store))]), 100)
+        const accepted = first.findIndex(({ records }) => records.some(({ _tag }) => _tag === "MessageForwarded"))
+        for (const length of [accepted, accepted + 2, accepted + 4, accepted + 6]) {
+          const before = first.slice(0, length)
+          const second: Array<Append> = []
+          const resumed = Effect.provide(driven(() => Effect.void), [
+            modelOf([]),
+            holding(before, second, Layer.fresh(store))
+          ])
+          yield* passing(resumed, 100)
+          for (let next = 1; next < second.length; next += 3) {
+            const asked: Array<Adapter.Request> = []
+            const program = Effect.gen(function*() {
+              const kept = yield* passing(Effect.provide(driven(() => Effect.void), modelOf(asked)), 100)
+              const where = `killed behind append ${length} and ${next}`
+              for (const [id, content] of [["m1", "one"], ["m2", "two"]] as const) {
+                if ((yield* receiptOf(id)) !== undefined) yield* hasOneFate(id, asked, content, where)
+              }
+              yield* isLoaded(kept, where)
+            })
+            yield* Effect.provide(program, holding([...before, ...second.slice(0, next)], [], Layer.fresh(store)))
+          }
+        }
       }))
   })
 }
 
 describe("messages to the runs inside a session", () => {
+  it.effect("a message that its run ends without is refused with the reason of that end", () =>
+    Effect.gen(function*() {
+      const ends: ReadonlyArray<readonly [string, Chat.Options, Act]> = [
+        ["stopped", {}, () => Session.stop("s")],
+        ["stopped", {}, () => Session.stop("s", { call: "c0/i0" })],
+        ["max_turns", { maxTurns: 1 }, () => Effect.void],
+        ["halted", { haltWhen: () => true }, () => Effect.void]
+      ]
+      for (const [reason, options, act] of ends) {
+        const asked: Array<Adapter.Request> = []
+        const follow = Session.submit("s", "later", { id: "m", mode: "follow", to: "c0/i0" })
+        const program = Effect.gen(function*() {
+          const tools = yield* toolsWith(
+            () => Effect.andThen(follow, Effect.andThen(Effect.sleep(500), act(""))),
+            1_000,
+            options
+          )
+          yield* passing(Effect.provide(driven(() => Effect.void, tools), modelOf(asked)), 100)
+          assert.deepStrictEqual(fateOf(yield* receiptOf("m")), refused(reason))
+          assert.strictEqual(yield* hasOneFate("m", asked, "later", reason), "refused")
+          yield* inOrder
+        })
+        yield* Effect.provide(program, Session.Store.layerMemory)
+      }
+    }))
+
+  it.effect("of several runs of a call the one begun last gets the message", () =>
+    Effect.gen(function*() {
+      const asked: Array<Adapter.Request> = []
+      const store = yield* Session.Store
+      const look = (act: Effect.Effect<unknown, unknown, Session.Store>) =>
+        Tool.make("look", {
+          parameters: {},
+          handler: () => Effect.as(Effect.orDie(Effect.provideService(act, Session.Store, store)), "seen")
+        })
+      const outer = Tool.make("outer", {
+        parameters: {},
+        handler: () =>
+          Effect.all([
+            Chat.run("deep", { tools: [look(Effect.sleep(3_000))] }),
+            Effect.andThen(
+              Effect.sleep(500),
+              Chat.run("other", { tools: [look(Effect.andThen(steer("m", "you", "c0"), Effect.sleep(1_000)))] })
+            )
+          ], { concurrency: 2, discard: true })
+      })
+      yield* passing(Effect.provide(driven(() => Effect.void, [outer]), modelOf(asked)), 100)
+      assert.deepStrictEqual(askedOf(asked, "other"), [["other"], ["other", "you"]])
+      assert.strictEqual(yield* hasOneFate("m", asked, "you", ""), "delivered")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("of two withdrawals at once, one takes the message back", () =>
+    Effect.gen(function*() {
+      const asked: Array<Adapter.Request> = []
+      const own = yield* Session.Store
+      const withdraw = (store: typeof own) => Effect.provideService(Session.withdraw("s", "m"), Session.Store, store)
+      const answers: Array<boolean> = []
+      let isRaced = false
+      /** The store of the one: the other one withdraws right before its append to the journal that has the message. */
+      const raced: typeof own = {
+        ...own,
+        append: (...args) =>
+          Effect.suspend(() => {
+            const isFirst = !isRaced
+            isRaced = true
+            const other = isFirst ? Effect.map(withdraw(own), (is) => answers.push(is)) : Effect.void
+            return Effect.andThen(other, own.append(...args))
+          })
+      }
+      const act: Act = (call) =>
+        call === "d0"
+          ? steer("m", "no", "c0/i0").pipe(
+            Effect.andThen(Effect.sleep(500)),
+            Effect.andThen(withdraw(raced)),
+            Effect.map((is) => answers.push(is))
+          )
+          : Effect.void
+      yield* passing(Effect.provide(driven(act), modelOf(asked)), 100)
+      assert.deepStrictEqual(answers, [true, false])
+      assert.strictEqual(yield* hasOneFate("m", asked, "no", ""), "withdrawn")
+      yield* inOrder
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("an outcome that a kill has kept from the session is in it before the run goes on", () =>
+    Effect.gen(function*() {
+      const appends: Array<Append> = []
+      const act: Act = (call) => call === "d0" ? steer("m", "not that", "c0/i0") : Effect.void
+      yield* passing(Effect.provide(driven(act), [modelOf([]), listing(appends)]), 100)
+      // The run inside has ended, and the session was never told.
+      const end = appends.findIndex(({ id, records }) => id !== "s" && records.some(({ _tag }) => _tag === "RunEnded"))
+      const cut = appends.slice(0, end + 1).flatMap((append) => {
+        const [first, ...rest] = append.records.filter(({ _tag }) => append.id !== "s" || _tag !== "MessageSettled")
+        return first === undefined ? [] : [{ ...append, records: [first, ...rest] as const }]
+      })
+      const program = Effect.gen(function*() {
+        yield* passing(Effect.provide(driven(() => Effect.void), modelOf([])), 100)
+        const tags = (yield* recordsOf("s")).map(({ _tag }) => _tag)
+        assert.isBelow(tags.indexOf("MessageSettled"), tags.lastIndexOf("RunStarted"))
+        assert.deepStrictEqual(fateOf(yield* receiptOf("m")), delivered(1))
+        yield* inOrder
+      })
+      yield* Effect.provide(program, holding(cut))
+    }))
+
   it.effect("to needs a mode, and a path; what does not go with it is a defect that names it", () =>
     Effect.gen(function*() {
       const submit = (options: object) =>

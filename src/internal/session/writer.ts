@@ -127,6 +127,11 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
 /** Tells whether a record continues an interrupted run. */
 const isResumption = (record: Records.Record): boolean => record._tag === "RunStarted" && record.resumes === true
 
+/** Returns a function that tells whether a record ends the nested runs of a call. */
+const endsRunIn = (call: string | undefined) => (record: Records.Record): boolean =>
+  record._tag === "RunEnded" || record._tag === "CallWaits" && record.toolCallId === call ||
+  record._tag === "CallEnded" && record.message.toolCallId === call
+
 /** Returns a function that tells whether a writer is that of a nested run of a call. */
 const isIn = (id: string, call: string) => {
   const prefix = Nested.prefixOf(id, call)
@@ -460,17 +465,13 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
         : inside.findLast((writer) => writer.id === session)
       if (session !== undefined) {
         const fate = nested && Nested.fateIn(nested.state, message.id)
-        if (fate === undefined) nested?.receive(message)
+        // The repeat of a message is the first one.
+        if (fate === undefined) nested?.post(Nested.passedOn(message))
         else settle(fate)
       } else if (nested !== undefined) {
         this.post({ _tag: "MessageForwarded", requestId: run.requestId, id: message.id, session: nested.id })
       } else if (!interrupted.has(call)) settle(States.unreachable)
     }
-  }
-
-  /** Takes a message that the operation around passes on. A repeat is the first one. */
-  private receive(message: Records.MessageSubmitted): void {
-    if (!this.state.receipts.has(message.id)) this.post(Nested.passedOn(message))
   }
 
   /** Appends a record about a message, once. Nothing waits for it. */
@@ -484,23 +485,26 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Returns the outcomes of passed-on messages that the state lacks, from the journals of nested runs: before the run
-   * is resumed those that are known, and before its end all of them.
+   * Returns the outcomes of passed-on messages that the state lacks, from the journals of nested runs: the known ones
+   * before the run is resumed, and all of them before its end, or the end of their call. A nested run without an end
+   * was stopped.
    */
   private settled(
     records: Records.Records,
     store: Journals.Service
   ): Effect.Effect<ReadonlyArray<Records.MessageSettled>, Journals.StoreError> {
     const { inside } = this.state
-    const isEnd = records.some(({ _tag }) => _tag === "RunEnded")
-    if (inside.length === 0 || !isEnd && !records.some(isResumption)) return Effect.succeed([])
+    if (inside.length === 0) return Effect.succeed([])
     const own = new Set(records.flatMap((record) => record._tag === "MessageSettled" ? [record.id] : []))
-    const open = inside.flatMap(({ message: { id } }) => own.has(id) ? [] : States.passedOn(this.state, id) ?? [])
+    const open = inside.flatMap(({ message: { id, to } }) => {
+      const passed = own.has(id) ? undefined : States.passedOn(this.state, id)
+      const isOver = records.some(endsRunIn(CallPaths.parse(to)?.path[0]))
+      return passed !== undefined && (isOver || records.some(isResumption)) ? [{ id, isOver, passed }] : []
+    })
     return Effect.map(
-      Effect.forEach(open, (passed) => {
-        const { id } = passed.message
-        const end = { _tag: "MessageSettled", id, fate: States.unreachable } as const
-        const found = Nested.settledIn(store, passed, isEnd ? end : undefined)
+      Effect.forEach(open, ({ id, isOver, passed }) => {
+        const end = { _tag: "MessageSettled", id, fate: { became: "refused", reason: "stopped" } } as const
+        const found = Nested.settledIn(store, passed, isOver ? end : undefined)
         return Effect.map(found, (settled) => settled === undefined ? [] : [{ ...end, fate: settled.fate }])
       }),
       (all) => all.flat()
