@@ -1,6 +1,6 @@
 /**
- * The seam to a model: one request in, one stream of events out. An adapter owns its connection through the stream's
- * scope, so that closing the stream closes the connection.
+ * The seam to a model: one request in, one event stream out. The stream's scope owns the connection: closing the stream
+ * closes the connection.
  *
  * @since 0.1.0
  */
@@ -33,17 +33,17 @@ import type * as Tool from "./Tool.ts"
 export type { Asker, Attempt, ResponseFormat, ToolChoice } from "./internal/ask/request.ts"
 
 /**
- * One model call: what concerns the model, and the run that makes it.
+ * One model call: everything concerning the model, and the run making the call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Request extends Requests.Template {
-  /** The conversation, with the system message in front. */
+  /** The conversation, preceded by the system message. */
   readonly messages: ReadonlyArray<Message.Message>
   /**
-   * The run that makes the request, for an adapter that counts, caches or records by it. No adapter sends it to a
-   * provider. Left out of a request that no run makes, such as that of {@link classify}.
+   * The run making the request, for adapters keeping counts, caches or records per run. No adapter sends it to a
+   * provider. Absent from requests outside a run, such as {@link classify}'s.
    */
   readonly run?: Requests.Asker
 }
@@ -58,8 +58,8 @@ const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable"
  */
 export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapter/AdapterError")("AdapterError", {
   /**
-   * The kind of error. `quota_exceeded` is a limit that waiting does not lift: the money or the plan is used up, which
-   * providers report like a rate limit.
+   * Error kind. Waiting does not lift `quota_exceeded`: the money or the plan is used up, which providers report like a
+   * rate limit.
    */
   reason: Schema.Literals([
     "rate_limited",
@@ -76,19 +76,19 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
     "no_scripted_response",
     "unknown"
   ]),
-  /** The message of the provider or of the connection. */
+  /** Message from the provider or the connection. */
   detail: Schema.optionalKey(Schema.String),
-  /** The name of the provider. */
+  /** Provider name. */
   provider: Schema.optionalKey(Schema.String),
-  /** The HTTP status of the answer. */
+  /** HTTP status of the answer. */
   status: Schema.optionalKey(Schema.Int),
-  /** The time that the provider asks to wait, in milliseconds. */
+  /** Delay requested by the provider, in milliseconds. */
   retryAfterMillis: Schema.optionalKey(Schema.Finite),
-  /** The provider's id of the request. */
+  /** Request id assigned by the provider. */
   requestId: Schema.optionalKey(Schema.String),
-  /** The error that it was made of: an error of the connection, or a defect. */
+  /** The original error: a connection error or a defect. */
   cause: Schema.optionalKey(Json.Opaque),
-  /** Further data that the adapter has about it. */
+  /** Further data from the adapter. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -97,8 +97,8 @@ export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapt
   }
 
   /**
-   * Converts an error to an adapter's: an `AdapterError` as it is; anything else, such as a defect, as the `cause` of
-   * one with the reason `unknown`.
+   * Converts any error to an `AdapterError`. An `AdapterError` stays unchanged; anything else, such as a defect,
+   * becomes the `cause` of an error with the reason `unknown`.
    */
   static from(error: unknown): AdapterError {
     return error instanceof AdapterError
@@ -121,71 +121,72 @@ Json.addError("AdapterError", AdapterError)
  * @since 0.1.0
  */
 export interface Service extends Telemetry.Described {
-  /** Sends the request and emits the reply, as {@link Adapter} describes. Nothing is sent before the first pull. */
+  /** Sends the request and emits the reply, as {@link Adapter} describes. Sends nothing before the first pull. */
   readonly stream: (request: Request) => Stream.Stream<Event.AdapterEvent, AdapterError>
-  /** The adapters that `prepareStep` may choose, by their names: see {@link named}. None by default. */
+  /** Adapters for `prepareStep` to choose from, by name: see {@link named}. None by default. */
   readonly named?: ReadonlyMap<string, Service>
-  /** The adapters that are asked in turn: see {@link fallback}. None by default. */
+  /** Adapters asked in turn: see {@link fallback}. None by default. */
   readonly candidates?: ReadonlyArray<Candidate>
-  /** The tokens that a request and its reply may have together. Not known by default. */
+  /** Maximum tokens of a request plus its reply. Unknown by default. */
   readonly contextWindow?: number
-  /** The ways in which it can ask for a typed answer (`Output`). None but a tool by default. */
+  /** Ways to ask for a typed answer (`Output`). Only through a tool by default. */
   readonly output?: {
-    /** The requests that can have a JSON Schema for the answer: all, those without tools, or none. */
+    /** Requests able to carry a JSON Schema for the answer: all, those without tools, or none. */
     readonly native: "always" | "withoutTools" | "never"
-    /** `true` if the model can be made to call one tool, by its name. */
+    /** `true` if a request can force the model to call one tool, by name. */
     readonly forced: boolean
   }
 }
 
 /**
- * A failure of a {@link Candidate} behind which another one was asked. The `metadata` of an {@link AdapterError} lists
- * them under `tried`.
+ * A failure of a {@link Candidate}, after which another candidate was asked. An {@link AdapterError} lists them in its
+ * `metadata` under `tried`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Tried {
-  /** The name of the candidate. */
+  /** Candidate name. */
   readonly name: string
-  /** The reason of its error. */
+  /** Error reason. */
   readonly reason: AdapterError["reason"]
-  /** The message of its error, at most 500 characters of it. */
+  /** Error message, cut to 500 characters. */
   readonly detail?: string
 }
 
 /**
- * An adapter of a {@link fallback}.
+ * One adapter in a {@link fallback}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Candidate {
-  /** The name, for events, notes and errors. */
+  /** Name for events, notes and errors. */
   readonly name: string
   /** The adapter. */
   readonly adapter: Service
-  /** Returns the failures before a request, with its own one. */
+  /** Appends this candidate's error to the failures before a request. */
   readonly tried: (error: AdapterError, before: ReadonlyArray<Tried>) => ReadonlyArray<Tried>
-  /** Returns its adapter behind others that failed: a failure of that one has those in `metadata.tried`. */
+  /** Returns the adapter as asked after other failures: its errors list those in `metadata.tried`. */
   readonly behind: (adapter: Service, tried: ReadonlyArray<Tried>) => Service
-  /** Changes a request to that of the candidate: its model, and the bounds of its attempts. */
+  /** Adapts a request to the candidate: its model, and its attempt bounds. */
   readonly template: <T extends Requests.Template>(template: T) => T
-  /** Returns the candidate that is asked behind an error that came before anything was said, if one is. */
+  /** Returns the candidate to ask after an error at which the reply had said nothing yet, if any. */
   readonly next: (error: AdapterError) => Candidate | undefined
 }
 
 /**
- * The service that reaches a model. It has no default: provide one with a layer.
+ * The service reaching a model. It has no default: provide one with a layer.
  *
  * **Details**
  *
  * Nothing happens before the first pull. The stream starts with `MessageStarted` and ends with `MessageCompleted`;
- * `TextCompleted` repeats the whole text, `ToolCallCompleted` means that a call's arguments are final. A failure before
- * the first event fails the stream; one after it fails the stream too, and the step turns it into an `Error` event. A
- * defect, or an element that is no event, counts as a failure: before the first event of a run it is an `AdapterError`
+ * `TextCompleted` repeats the whole text, and `ToolCallCompleted` makes a call's arguments final.
+ *
+ * Every failure fails the stream. After the first event, the step also turns the failure into an `Error` event. A
+ * defect, or an element other than an event, counts as a failure: before a run's first event it is an `AdapterError`
  * with the reason `unknown` and the defect as its `cause`; later the run ends as `Failed` with the defect, and keeps
- * its steps. When the stream's scope closes, the connection is closed.
+ * its steps. Closing the stream's scope closes the connection.
  *
  * @category services
  * @since 0.1.0
@@ -193,7 +194,7 @@ export interface Candidate {
 export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter") {}
 
 /**
- * A layer from an adapter.
+ * Makes a layer from an adapter.
  *
  * **Example** (An adapter for a test)
  *
@@ -222,9 +223,9 @@ export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter
 export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(Adapter, service)
 
 /**
- * A layer that changes the adapter in the context: `change` is given the adapter and returns the one that runs use.
- * Each adapter of {@link named} and each candidate of {@link fallback} is changed. `request.run` says which run makes a
- * request, also where runs of handlers use the same adapter.
+ * Wraps the adapter in the context: runs use the adapter returned by `change`. The change also covers each adapter of
+ * {@link named} and each {@link fallback} candidate. `request.run` names the run making a request, even if handlers'
+ * runs share the adapter.
  *
  * **Example** (Counting the requests of each run)
  *
@@ -254,7 +255,7 @@ export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(A
 export const map = (change: (adapter: Service) => Service): Layer.Layer<Adapter, never, Adapter> =>
   Layer.effect(Adapter, Adapter.useSync((adapter) => Requests.changed(adapter, change)))
 
-/** Builds layers of adapters. One memo map: a layer that stands there twice is built once. */
+/** Builds adapter layers with one memo map: a layer listed twice is built once. */
 const built = (
   layers: ReadonlyArray<Layer.Layer<Adapter, any, any>>
 ): Effect.Effect<ReadonlyArray<Service>, any, any> =>
@@ -266,11 +267,11 @@ const built = (
   })
 
 /**
- * A layer of several adapters. Runs use the first. `prepareStep` chooses another for a step, by its name.
+ * A layer of several adapters. Runs use the first. `prepareStep` chooses another for a step, by name.
  *
  * **Details**
  *
- * All layers are built with this one, once each. It is a defect to give none.
+ * All layers are built with this layer, once each. An empty record is a defect.
  *
  * **Example** (Another model from the second step on)
  *
@@ -312,29 +313,29 @@ export const named = <const Layers extends { readonly [name: string]: Layer.Laye
 }
 
 /**
- * A candidate of a {@link fallback}, as a program gives it.
+ * A {@link fallback} candidate as a program declares it.
  *
  * @category models
  * @since 0.1.0
  */
 export interface FallbackOptions<E = never, R = never> {
-  /** The layer of its adapter. */
+  /** The adapter's layer. */
   readonly layer: Layer.Layer<Adapter, E, R>
-  /** The name, which no other candidate has. The adapter's model by default, with the provider where that is taken. */
+  /**
+   * Name, unique among the candidates. Defaults to the adapter's model, preceded by the provider if that name is taken.
+   */
   readonly name?: string | undefined
-  /** The model. That of the request by default for the first candidate, and the adapter's for the others. */
+  /** Model. By default the first candidate uses the request's model, and the others their adapter's. */
   readonly model?: string | undefined
   /**
-   * Returns `true` for an error behind which the next candidate is asked. By default: `rate_limited`, `quota_exceeded`,
-   * `provider_unavailable`, `timeout`, `network_error`; and `context_length_exceeded`, where a later candidate has a
-   * larger `contextWindow`, which is asked then.
+   * Returns `true` for errors after which to ask the next candidate. By default: `rate_limited`, `quota_exceeded`,
+   * `provider_unavailable`, `timeout`, `network_error`; also `context_length_exceeded`, if a later candidate has a
+   * larger `contextWindow`, and then that candidate is asked.
    */
   readonly when?: ((error: AdapterError) => boolean) | undefined
-  /** The time until the reply says something; a number is milliseconds. Not bounded by default. */
+  /** Maximum time until the reply says something; a number is milliseconds. Unbounded by default. */
   readonly within?: Duration.Input | undefined
-  /**
-   * The number of times that a failed request is tried again. 0 by default; the adapter's own for the last candidate.
-   */
+  /** Number of retries for a failed request. 0 by default; for the last candidate, the adapter's own. */
   readonly retries?: number | undefined
 }
 
@@ -357,7 +358,7 @@ const passing: ReadonlyArray<string> = [
   "network_error"
 ]
 
-/** The longest wait for a server's pause before another candidate is asked. */
+/** Longest wait for a server's pause before asking another candidate. */
 const patienceMillis = 5_000
 
 const longestDetail = 500
@@ -365,7 +366,7 @@ const longestDetail = 500
 const withTried = (error: AdapterError, tried: ReadonlyArray<Tried>): AdapterError =>
   new AdapterError({ ...error, metadata: { ...error.metadata, tried } })
 
-/** Asks the function of a candidate whether the next one is asked. */
+/** Asks a candidate's `when` function whether to ask the next candidate. */
 const isPassing = (when: (error: AdapterError) => unknown, error: AdapterError): boolean => {
   let verdict: unknown
   try {
@@ -397,7 +398,7 @@ const bounded = (name: string, within: Duration.Duration, service: Service): Ser
     })
 })
 
-/** Names the provider in the replies of an adapter. */
+/** Adds the provider name to an adapter's replies. */
 const naming = (service: Service): Service => {
   const { provider } = service
   return provider === undefined ? service : {
@@ -466,7 +467,7 @@ const candidatesOf = (
   return candidates as unknown as readonly [Candidate, ...ReadonlyArray<Candidate>]
 }
 
-/** Reads a reply from a candidate, or from the next one where it fails before it has said something. */
+/** Reads a reply from a candidate, or from the next one if it fails before saying something. */
 const asking = (
   candidate: Candidate,
   request: Request,
@@ -489,7 +490,7 @@ const asking = (
       if (next === undefined) {
         return Stream.concat(Stream.fromIterable(unsaid ?? []), Stream.fail(error))
       }
-      // The cost of a failed request counts.
+      // A failed request's cost counts.
       const spent = (unsaid ?? []).filter((event) => event._tag === "RawChunk" && EventJson.isUsage(event))
       return Stream.concat(
         Stream.fromIterable(spent),
@@ -499,15 +500,15 @@ const asking = (
   })
 
 /**
- * A layer of adapters that are asked in turn: the next one where one fails before it has said something.
+ * A layer of adapters asked in turn: if one fails before saying something, the next is asked.
  *
  * **Details**
  *
  * A reply has said something with its first text, reasoning or call. From then on a failure breaks the reply, as with
- * one adapter. Each candidate but the last is asked once and waits for a server's pause for at most 5 s. A run stays
- * with the candidate that it has come to, also after a crash; a run that a handler starts begins with the first. Runs
- * show each switch as `ModelSwitched`. Where all fail, the error is that of the last, and `metadata.tried` has the
- * others. To give no candidate, or two of one name, is a defect.
+ * one adapter. Each candidate except the last is asked once, and waits at most 5 s for a server's pause. A run stays
+ * with its current candidate, even after a crash; runs started by handlers begin with the first. Runs show each switch
+ * as `ModelSwitched`. If all fail, the error is the last candidate's, with the others in `metadata.tried`. An empty
+ * list or two equal names are defects.
  *
  * **Example** (A second model while the first is down)
  *
@@ -560,15 +561,15 @@ export const fallback = <const Given extends ReadonlyArray<FallbackOptions<any, 
 export type { Classification, Diagnostic } from "./internal/fold/runOutcome.ts"
 
 /**
- * Options of a request to the model, and the policy that its reply is read by.
+ * Options for a model request, and the policy for reading its reply.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ClassifyOptions extends Requests.ModelOptions {
-  /** The tools that the model is offered, besides those of `Policy.Defaults`. None of them is run. */
+  /** Tools offered to the model, in addition to those in `Policy.Defaults`. None of them runs. */
   readonly tools?: ReadonlyArray<Tool.Any>
-  /** The policy by which the reply is read. The application's by default, else `Policy.standard`. */
+  /** Policy for reading the reply. Defaults to the application's, else to `Policy.standard`. */
   readonly policy?: Policy.Policy
 }
 
@@ -578,7 +579,7 @@ const unusable = (errors: ReadonlyArray<Thread.Issue>): AdapterError =>
     detail: errors.map(({ path, reason }) => `${path}: ${reason}`).join("; ")
   })
 
-/** The request of one model call, or why there is none. */
+/** Builds the request for one model call, or the error preventing it. */
 const requestOf = (
   input: Thread.Input,
   options: ClassifyOptions,
@@ -603,15 +604,15 @@ const requestOf = (
   )
 
 /**
- * One model call, and whether its reply asks for tools or is the final answer. Nothing is run: `tools` are only
- * offered.
+ * Makes one model call, and tells whether its reply asks for tools or is the final answer. Nothing runs: `tools` are
+ * only offered.
  *
  * **Details**
  *
- * The reply's calls decide, not the provider's finish reason, unless the policy says otherwise. Calls that the provider
- * runs itself are listed and ask for nothing. A call whose arguments were lost is marked, and reported in `diagnostics`
- * and in one warning, without the text of its arguments. A reply that breaks fails; an adapter that dies fails with the
- * reason `unknown` and the defect as its `cause`.
+ * The reply's calls decide, not the provider's finish reason, unless the policy says otherwise. Calls run by the
+ * provider itself are listed and ask for nothing. A call with lost arguments is marked, and reported in `diagnostics`
+ * and in one warning, without the argument text. A broken reply fails; a dying adapter fails with the reason `unknown`
+ * and the defect as its `cause`.
  *
  * **Example** (Asking without acting)
  *

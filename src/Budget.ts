@@ -1,6 +1,6 @@
 /**
- * Budgets: what runs may spend, over a whole tree of them. A request to a model reserves on the accounts around its run
- * before it goes out, and its reply is settled on them, so that no run of the tree spends what another one has.
+ * Budgets limit spending over a whole tree of runs. Before a model request goes out, it reserves on every account
+ * around its run; its reply is settled on the same accounts. So no run in the tree spends another run's reservation.
  *
  * @since 0.1.0
  */
@@ -18,18 +18,18 @@ import type * as Message from "./Message.ts"
 export type { Spender } from "./internal/loop/rules.ts"
 
 /**
- * A budget: a value of `make` or `from`. Each run that has it opens an account of its own.
+ * A budget, made by `make` or `from`. Each run given the budget opens its own account.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Budget {
-  /** Opens an account within those around a run. */
+  /** Opens an account inside those around a run. */
   readonly open: (around: Rules.Spender | undefined) => Rules.Spender
 }
 
 /**
- * The amount that a run has spent, and what is left.
+ * A run's spending so far, and the remainder.
  *
  * @category models
  * @since 0.1.0
@@ -37,58 +37,56 @@ export interface Budget {
 export type Spent = Event.Spent
 
 /**
- * The bounds of a budget: whole numbers, at least one of them. 0 is nothing left.
+ * Limits of a budget: whole numbers, at least one of them. 0 allows nothing.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Limits {
-  /** The number of requests to models. No bound by default. */
+  /** Maximum number of model requests. Unbounded by default. */
   readonly calls?: number | undefined
-  /** Tokens of the requests. No bound by default. */
+  /** Maximum request tokens. Unbounded by default. */
   readonly inputTokens?: number | undefined
-  /** Tokens of the replies. No bound by default. */
+  /** Maximum reply tokens. Unbounded by default. */
   readonly outputTokens?: number | undefined
-  /** Tokens of requests and replies. No bound by default. */
+  /** Maximum tokens of requests and replies together. Unbounded by default. */
   readonly tokens?: number | undefined
-  /** The price, in millionths of the currency of `Pricing`. No bound by default. */
+  /** Maximum price, in millionths of the `Pricing` currency. Unbounded by default. */
   readonly money?: number | undefined
 }
 
 /**
- * The options of a budget.
+ * Options of a budget.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
   /**
-   * The end of a run whose own budget is exhausted. `"finalize"` asks the model once more, without tools, for an
-   * answer: the budget keeps one call for that, of the size of the run's latest request. `"halt"` ends the run
-   * (`RuleEnded` with the rule `budget`). A run that does not own the budget always ends. `"finalize"` by default.
+   * End of a run once its own budget is exhausted. `"finalize"` asks the model once more, without tools, for an
+   * answer: the budget keeps one call for it, as large as the run's latest request. `"halt"` ends the run (`RuleEnded`
+   * with the rule `budget`). A run under another run's budget always ends. `"finalize"` by default.
    */
   readonly onExhausted?: "finalize" | "halt" | undefined
   /**
-   * The treatment of a model without a price, under a bound of money. `"refuse"` ends the run before the request.
-   * `"count-tokens"` counts no money, and needs a bound of tokens. `"refuse"` by default.
+   * Treatment of a model without a price, under a money limit. `"refuse"` ends the run before the request.
+   * `"count-tokens"` counts no money, and needs a token limit. `"refuse"` by default.
    */
   readonly onUnpriced?: "refuse" | "count-tokens" | undefined
-  /** The tokens that are reserved for a reply, where the request has no `maxTokens`. 4,096 by default. */
+  /** Tokens reserved for a reply if the request has no `maxTokens`. 4,096 by default. */
   readonly outputReserve?: number | undefined
   /**
-   * Estimates the tokens of a request. By default those that the run's last reply reported, and a quarter of the
-   * characters since; 1,500 for an image or a file. A fraction is rounded up; what is negative or no number is a
+   * Estimates a request's tokens. By default: the count reported by the run's last reply, plus a quarter of the
+   * characters since; an image or a file counts 1,500. Fractions are rounded up; a negative value or a non-number is a
    * defect.
    */
   readonly estimate?:
     | ((request: {
-      /** The messages of the request. */
+      /** Messages in the request. */
       readonly messages: ReadonlyArray<Message.Message>
     }) => number)
     | undefined
-  /**
-   * The extent of the account. `"session"` counts over the runs of a kept session. `"run"` by default.
-   */
+  /** Extent of the account. `"session"` counts across a kept session's runs. `"run"` by default. */
   readonly scope?: "run" | "session" | undefined
 }
 
@@ -119,15 +117,15 @@ const made = (opened: BudgetRule.Opened): Budget => {
 }
 
 /**
- * Makes a budget, for the option `budget` of a run or for `Limits.layer`.
+ * Makes a budget, for a run's `budget` option or for `Limits.layer`.
  *
  * **Details**
  *
- * Before each request a run reserves one call, the estimate of its tokens, and `maxTokens` for the reply, at once on
- * its own account and on those around it. What others hold and may give back is waited for, in the order of asking. A
- * reply is settled when it ends, before its calls start: by its usage; by the reservation, where a whole reply reports
- * none; by nothing, where the provider refused the request. A limit that is negative, no whole number or unknown, and a
- * budget without one, is a defect.
+ * Before each request a run reserves one call, the estimated tokens, and `maxTokens` for the reply, at once on its own
+ * account and on those around it. If other runs hold amounts they may give back, the request waits, in the order of
+ * asking. A reply is settled when it ends, before its calls start. The settlement is the reply's usage; the whole
+ * reservation, if a complete reply reports no usage; or nothing, if the provider refused the request. These are
+ * defects: a limit that is negative, fractional or unknown, and a budget without limits.
  *
  * **Example** (Two calls, and an answer from what is left)
  *
@@ -151,7 +149,7 @@ const made = (opened: BudgetRule.Opened): Budget => {
  */
 export const make = (limits: Limits, options: Options = {}): Budget => {
   if (!Json.isObject(limits)) throw new TypeError("Budget.make: the limits must be an object, such as { calls: 20 }")
-  // Checked is what the account gets: a member that is computed may change.
+  // The account gets exactly the checked values: a computed member may change between reads.
   const bounds: Accounts.Bounds = Values.given(limits)
   checkNames("Budget.make", bounds, limitNames)
   checkNames("Budget.make", options, optionNames)
@@ -167,52 +165,52 @@ export const make = (limits: Limits, options: Options = {}): Budget => {
 }
 
 /**
- * A request as an account of your own sees it.
+ * A request as seen by your own account.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Request {
-  /** The id of the reservation: run, step and request. The same request after a crash has another one. */
+  /** Reservation id: run, step and request. After a crash, the same request gets another id. */
   readonly id: string
-  /** The provider, as spans name it. */
+  /** Provider name, as in spans. */
   readonly provider: string
-  /** The model. `undefined` where neither the request nor the adapter names one. */
+  /** Model name. `undefined` if neither the request nor the adapter names a model. */
   readonly model: string | undefined
-  /** The amount that is reserved. */
+  /** Amount to reserve. */
   readonly amount: Amount
 }
 
 /**
- * An amount of a request. Money is in millionths of the currency of `Pricing`, 0 where no price is known.
+ * Amount of one request. Money is in millionths of the `Pricing` currency, 0 without a known price.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Amount {
-  /** Requests: 1, or 0 where the provider refused the request. */
+  /** Requests: 1, or 0 if the provider refused the request. */
   readonly calls: number
-  /** Tokens of the request. */
+  /** Request tokens. */
   readonly inputTokens: number
-  /** Tokens of the reply. */
+  /** Reply tokens. */
   readonly outputTokens: number
-  /** Millionths of the currency. */
+  /** Money, in millionths of the currency. */
   readonly money: number
 }
 
 /**
- * An account of your own, such as one for a tenant in a database.
+ * An account of your own, such as a tenant's in a database.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Account {
-  /** Reserves for a request. `false` refuses it, and the run ends (`RuleEnded`). May wait. */
+  /** Reserves for a request. `false` refuses the request and ends the run (`RuleEnded`). May wait. */
   readonly reserve: (request: Request) => Effect.Effect<boolean>
   /**
-   * Settles a reservation by what was spent, once each, also where the run is stopped or another account dies as it
-   * settles. A `reserve` that is stopped or dies may have reserved: it is settled by nothing. A process that is killed
-   * before leaves the reservation open.
+   * Settles a reservation with the spent amount, once each, even if the run is stopped or another account dies while
+   * settling. A stopped or dying `reserve` may have reserved, so it is settled with nothing. A process killed earlier
+   * leaves the reservation open.
    */
   readonly settle: (request: Request, spent: Amount) => Effect.Effect<unknown>
 }
@@ -220,7 +218,7 @@ export interface Account {
 const accountNames = { reserve: Values.fn, settle: Values.fn } satisfies NamesOf<Account>
 
 /**
- * Makes a budget whose account is your own.
+ * Makes a budget backed by your own account.
  *
  * **Example** (An account that refuses everything)
  *
@@ -248,8 +246,8 @@ export const from = (account: Account): Budget => {
 }
 
 /**
- * The amount that the run around this code has spent so far, with the runs that its handlers started. `undefined`
- * without a budget.
+ * Amount spent so far by the run around this code, including runs started by its handlers. `undefined` without a
+ * budget.
  *
  * **Example** (Without a budget)
  *

@@ -1,6 +1,6 @@
 /**
- * Steps repeated until an outcome. Its stream is every event of every step in order and then exactly one
- * `ChatCompleted`; a run is its fold. When it ends, for whatever reason, no handler, timer or model call of it is
+ * Repeats steps until an outcome. The stream emits every event of every step in order, then exactly one
+ * `ChatCompleted`; a run is its fold. Once it ends, for whatever reason, none of its handlers, timers or model calls is
  * alive.
  *
  * @since 0.1.0
@@ -28,7 +28,7 @@ import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
- * The reasons why a run could not be started. Once its first model call has begun, a run always ends in a result.
+ * Reasons why a run could not start. Once its first model call has begun, a run always ends with a result.
  *
  * @category errors
  * @since 0.1.0
@@ -38,7 +38,7 @@ export type ChatError = Step.StepError
 export type { Agent } from "./internal/telemetry.ts"
 
 /**
- * The options of a run.
+ * Options of a run.
  *
  * @category models
  * @since 0.1.0
@@ -52,78 +52,78 @@ export interface Options<
   A = unknown
 > extends Step.Options<Tools, E, R, REvent> {
   /**
-   * The number of model calls that the run may make, the last one included. Under `onMaxTurns: "finalize"` one more
-   * follows, without tools. 8 by default; a number that is no positive integer is a defect.
+   * Maximum number of model calls, including the last. Under `onMaxTurns: "finalize"` one more follows, without tools.
+   * 8 by default; anything but a positive integer is a defect.
    */
   readonly maxTurns?: number | undefined
   /**
    * Ends the run after the first step for which it returns `true` (outcome `HaltWhen`). It runs after each step that
-   * does not end the run by itself; what it throws fails the run as a defect. Fibers it forks live as long as the run.
-   * When the run is stopped while it runs, it is interrupted. Never by default.
+   * does not already end the run; a thrown error fails the run as a defect. Fibers it forks live as long as the run.
+   * Stopping the run interrupts it. Never ends the run by default.
    */
   readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | undefined
   /**
-   * `true`, with a `responseFormat`, to run the tools without the format, and then to make one more call with the
-   * format and without tools, which does not count as a turn. `false` by default.
+   * `true`, with a `responseFormat`, to run the tools without the format, then make one more call with the format and
+   * without tools. That call does not count as a turn. `false` by default.
    */
   readonly structuredFinalize?: boolean
-  /** The user message that leads in that call: a text of one line by default, none for `""`. */
+  /** User message introducing that call: one line of text by default, none for `""`. */
   readonly finalizePrompt?: string
   /**
-   * Rules of the run, asked in their order, behind `haltWhen` and before the bound of turns: they can end the run, and
-   * cannot exceed it. They do not reach runs that handlers start; `Rule.layer` does. None by default.
+   * Rules of the run, asked in order, after `haltWhen` and before the turn limit: they can end the run, but not exceed
+   * the limit. Runs started by handlers do not inherit them; for those, use `Rule.layer`. None by default.
    */
   readonly rules?: ReadonlyArray<Rule.Rule<E, R>> | undefined
   /**
-   * Changes each step before its request: the model, the adapter (one of `Adapter.named`), the offered tools, the
-   * system text, the sampling. Called once a step, behind `rules`. Its change is recorded: a repeated request and a
-   * resumed run have the same one. A failure fails the run in its first step, and is the outcome `Failed` later. An
-   * unknown tool or adapter, and what it throws, is a defect. No change by default.
+   * Changes each step before its request: model, adapter (one of `Adapter.named`), offered tools, system text,
+   * sampling. Called once a step, after `rules`. The change is recorded: a repeated request and a resumed run get the
+   * same change. A failure in the first step fails the run; later it is the outcome `Failed`. An unknown tool or
+   * adapter is a defect, and so is a thrown error. No change by default.
    */
   readonly prepareStep?: ((next: Rule.Place) => Rule.Change | Effect.Effect<Rule.Change, E, R>) | undefined
   /**
-   * The typed answer of the run: the model is asked for a value that fits a schema. `result.output` is that value. Not
-   * beside `responseFormat` and `structuredFinalize`, which is a defect. A text by default.
+   * Typed answer of the run: the model is asked for a value fitting a schema, returned as `result.output`. Combining it
+   * with `responseFormat` or `structuredFinalize` is a defect. A text by default.
    */
   readonly output?: Output.Output<A, R> | undefined
   /**
-   * The bounds of what the run may spend, with the runs that its handlers start, also within the accounts around it.
-   * Each run opens an account of its own. `result.spent` says what was spent. No bound by default.
+   * Limits on spending by the run and by runs its handlers start, within the accounts around it. Each run opens its own
+   * account. `result.spent` reports the spending. Unbounded by default.
    */
   readonly budget?: Budget.Budget | undefined
   /**
-   * The messages that reach the run while it works: delivered between two steps, or before it would complete. One run
-   * at a time has an inbox. None by default.
+   * Messages for the running run: delivered between two steps, or before it would complete. An inbox serves one run at
+   * a time. None by default.
    */
   readonly inbox?: Inbox.Inbox | undefined
   /**
-   * The agent that the run is, for its span and its metrics: `invoke_agent NAME`. A run that a handler starts goes by
-   * the name of the tool by default, any other has no name.
+   * Agent name for the run's span and metrics: `invoke_agent NAME`. A run started by a handler uses its tool's name by
+   * default; any other run has no name.
    */
   readonly agent?: Telemetry.Agent | undefined
 }
 
 /**
- * The result of a run, with the typed answer as a value. Events and journals have it encoded.
+ * Result of a run, with the typed answer decoded. Events and journals hold the encoded answer.
  *
  * @category models
  * @since 0.1.0
  */
 export type Result<A> = [A] extends [never] ? Event.ChatResult
   : Event.ChatResult & {
-    /** The typed answer. Left out where the run has no answer: see `Output.get`. */
+    /** Typed answer. Absent if the run has no answer: see `Output.get`. */
     readonly output?: A
   }
 
 /**
- * The events of a run: every step's, and then one `ChatCompleted`.
+ * Emits a run's events: every step's, then one `ChatCompleted`.
  *
  * **Details**
  *
- * Cold: nothing runs before the first pull, and the next model call is made only when the reader goes past
- * `StepCompleted`. Leaving the stream (`Stream.take`, interruption) ends the run: the connection is closed, handlers
- * are stopped within the grace period, and there is no `ChatCompleted`. The stream fails only when the run cannot be
- * started, or with the error that `onToolError` decided on.
+ * Cold: nothing runs before the first pull, and the next model call starts only once the reader pulls past
+ * `StepCompleted`. Leaving the stream (`Stream.take`, interruption) ends the run: the connection closes, handlers stop
+ * within the grace period, and no `ChatCompleted` follows. The stream fails only if the run cannot start, or with an
+ * error chosen by `onToolError`.
  *
  * **Example** (Reading a run as it happens)
  *
@@ -173,12 +173,12 @@ export const stream = <
 }
 
 /**
- * A run, awaited: the fold of {@link stream}.
+ * Awaits a run: the fold of {@link stream}.
  *
  * **Details**
  *
- * It succeeds with a result whatever the model and the tools do; `outcome` says how it ended. Under
- * `unknownTool: "failTurn"` it fails when the first turn calls a tool that does not exist.
+ * It succeeds with a result whatever the model and the tools do; `outcome` tells how the run ended. Under
+ * `unknownTool: "failTurn"` it fails if the first turn calls a nonexistent tool.
  *
  * **Example** (Matching the outcome)
  *
@@ -226,7 +226,7 @@ export const run = <
     return Effect.flatMap(read, () => resultOf(last, options.output))
   })
 
-/** Returns the result of a run, by its last event. */
+/** Returns a run's result from its last event. */
 const resultOf = <A, R>(
   last: Event.Event | undefined,
   output: Turns.Decodes<A, R> | null | undefined
@@ -239,41 +239,41 @@ const resultOf = <A, R>(
 }
 
 /**
- * A run under way. It reads itself: its events need no reader.
+ * A running run. It reads itself: its events need no reader.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Handle<A, E> {
   /**
-   * The events of the run, each of which is read once. Nothing waits for a reader: from 1,024 unread events on, the
-   * pieces of one text are joined, of the progress of each call and of `OutputPartial` the last is kept, and provider
-   * chunks are left out. The stream ends with the run, or fails as `result` does.
+   * Events of the run; each can be read once. The run never waits for a reader. From 1,024 unread events on, it joins
+   * the pieces of a text, keeps only the last progress of each call and the last `OutputPartial`, and drops provider
+   * chunks. The stream ends with the run, or fails like `result`.
    */
   readonly events: Stream.Stream<Event.Event, E>
-  /** Waits for the result of the run, as `Chat.run` gives it. It can be awaited more than once, and not at all. */
+  /** Waits for the run's result, as from `Chat.run`. Awaiting it is optional, and may be repeated. */
   readonly result: Effect.Effect<Result<A>, E>
   /**
-   * Stops the run softly, as the option `cancel` does, and returns at once: `result` has the outcome `Cancelled`. The
-   * model reads the reason in the answers of stopped calls.
+   * Stops the run softly, like the option `cancel`, and returns at once: `result` has the outcome `Cancelled`. The
+   * model reads the reason in the stopped calls' answers.
    */
   readonly cancel: (reason?: string) => Effect.Effect<void>
   /**
-   * Stops one call, as `call.cancelCall` does: by its id, or, in a run inside handlers, by its path, such as `"c0/c1"`.
-   * Succeeds with `false` where there is no such call, or where it is answered or stopped already.
+   * Stops one call, like `call.cancelCall`: by its id or, for a run inside handlers, by its path, such as `"c0/c1"`.
+   * Succeeds with `false` if no such call exists, or if it has already been answered or stopped.
    */
   readonly cancelCall: (path: string, reason?: string) => Effect.Effect<boolean>
-  /** The inbox of the run: the option `inbox`, or one of its own. It refuses what comes behind the end of the run. */
+  /** Inbox of the run: the option `inbox`, or a new inbox. It refuses messages after the run has ended. */
   readonly inbox: Inbox.Inbox
 }
 
 /**
- * Begins a run at once, and returns a handle to it. The run ends with the scope.
+ * Starts a run immediately and returns its handle. The run ends with the scope.
  *
  * **Details**
  *
- * It fails where the run cannot be started; every later failure is that of `result` and of `events`. When the scope
- * closes first, the run ends as if its reader had left: its handlers are stopped, and `result` is interrupted.
+ * It fails if the run cannot start; `result` and `events` report every later failure. If the scope closes first, the
+ * run ends as if its reader had left: its handlers stop, and `result` is interrupted.
  *
  * **Example** (Stopping one call, and keeping the run)
  *
@@ -323,6 +323,6 @@ export const start = <
     const begun = Handles.start(stream(input, { ...options, inbox }), (last) => resultOf(last, options.output))
     return Effect.map(begun, (handle) => ({ ...handle, inbox }))
   })
-  // A run that is not entered yet fails with nothing else.
+  // A run fails with nothing else before it is entered.
   return started as Effect.Effect<Handle<A, Failures>, ChatError, Effect.Services<typeof started>>
 }

@@ -1,7 +1,7 @@
 /**
- * The fold from events to results: a response, step results, a chat result. It is pure, total and linear in the number
- * of events; unknown tags and malformed payloads change nothing. The loop itself folds with it, so that what a caller
- * awaits is what a reader of the stream would have put together.
+ * Folds events into results: a response, step results, a chat result. The fold is pure, total, and linear in the number
+ * of events; unknown tags and malformed payloads change nothing. The loop uses the same fold, so an awaited result
+ * equals one assembled from the stream.
  *
  * @since 0.1.0
  */
@@ -20,36 +20,36 @@ import type * as Response from "./Response.ts"
 import * as Thread from "./Thread.ts"
 
 /**
- * The state of the fold. Read it through {@link toResponse}, {@link toStepResult} and {@link toChatResult}.
+ * State of the fold. Read it through {@link toResponse}, {@link toStepResult} and {@link toChatResult}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface State extends Fold.Opaque {
-  /** The steps that have been completed. */
+  /** Completed steps. */
   readonly steps: ReadonlyArray<Event.StepResult>
 }
 
-/** The fields of a state, which are the runtime's own. */
+/** Exposes a state's fields, private to the runtime. */
 const of = (state: State): Fold.State => state as Fold.State
 
 /**
- * The start of the fold.
+ * Options for starting a fold.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
-  /** The thread that the run started from. Needed for step and chat results. */
+  /** Thread at the start of the run. Required for step and chat results. */
   readonly thread?: Thread.Thread
-  /** The policy of the run. `Policy.standard` by default. */
+  /** The run's policy. `Policy.standard` by default. */
   readonly policy?: Policy.Policy
-  /** The id of the run, for the responses, which have `null` without one. */
+  /** Id of the run, for the responses; without it they have `null`. */
   readonly requestId?: string | undefined
 }
 
 /**
- * The state before the first event.
+ * Returns the state before the first event.
  *
  * **Example** (Nothing has been folded)
  *
@@ -74,7 +74,7 @@ const knownOptions = {
 } satisfies NamesOf<Options>
 
 /**
- * The state after one event. The given state is not changed; an event without new information returns the same
+ * Returns the state after one event. The given state does not change; an event without new information returns the same
  * reference.
  *
  * **Example** (The completed text is authoritative)
@@ -95,7 +95,7 @@ const knownOptions = {
 export const applyEvent = (state: State, event: Event.Event): State => applyAll(state, [event])
 
 /**
- * The state after some events, in order.
+ * Returns the state after several events, in order.
  *
  * **Example** (Folding what was read)
  *
@@ -116,7 +116,7 @@ export const applyEvent = (state: State, event: Event.Event): State => applyAll(
 export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): State => Fold.applied(of(state), events)
 
 /**
- * The answers to the calls of the step in progress, in call order.
+ * Returns the answers to the current step's calls, in call order.
  *
  * **Example** (The answer of a call)
  *
@@ -138,8 +138,8 @@ export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): Stat
 export const answers = (state: State): ReadonlyArray<Message.Message> => Fold.answers(of(state))
 
 /**
- * The halt that decides the step in progress, if a tool halted it: the first call's, or, under
- * `haltPrecedence: "completion"`, the first to complete.
+ * Returns the halt deciding the current step, if a tool halted the step: by default the first call's halt, under
+ * `haltPrecedence: "completion"` the earliest.
  *
  * **Example** (A tool that halted)
  *
@@ -161,7 +161,7 @@ export const answers = (state: State): ReadonlyArray<Message.Message> => Fold.an
 export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state))
 
 /**
- * The response so far. Works without a thread and never fails; an error of the reply stands in `error`.
+ * Returns the response so far. Works without a thread and never fails; a reply's error is in `error`.
  *
  * **Example** (The text so far)
  *
@@ -179,8 +179,8 @@ export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state
 export const toResponse = (state: State): Response.Response => Fold.toResponse(of(state))
 
 /**
- * Returns `true` if the runtime has tools to run after a response: decided by its calls, or by the finish reason alone,
- * as the policy says. A reply that ended in an error or was filtered is never acted on.
+ * Returns `true` if the runtime has tools to run after a response. The policy lets the response's calls decide, or the
+ * finish reason alone. A filtered reply, or one ending in an error, never leads to a call.
  *
  * **Example** (A reply with a call)
  *
@@ -203,7 +203,7 @@ export const toResponse = (state: State): Response.Response => Fold.toResponse(o
 export const isToolTurn: (policy: Policy.Policy, response: Response.Response) => boolean = Fold.isToolTurn
 
 /**
- * Returns `true` if the model has nothing more to do after a response that is not halted.
+ * Returns `true` if the model has nothing more to do after a response without a halt.
  *
  * **Example** (A reply with a call)
  *
@@ -226,8 +226,7 @@ export const isToolTurn: (policy: Policy.Policy, response: Response.Response) =>
 export const isDone: (policy: Policy.Policy, response: Response.Response) => boolean = Fold.isDone
 
 /**
- * The last completed step, or the step in progress as it is so far. Throws when the fold was started without
- * a thread.
+ * Returns the last completed step, or the current step so far. Throws if the fold was started without a thread.
  *
  * **Example** (A step in progress)
  *
@@ -246,8 +245,8 @@ export const isDone: (policy: Policy.Policy, response: Response.Response) => boo
 export const toStepResult = (state: State): Event.StepResult => Fold.toStepResult(of(state))
 
 /**
- * The chat result: the one that the run completed with, or, for a stream that was cut, what was seen of it, with
- * outcome `Failed` if an error was held and `Cancelled` otherwise. Throws when the fold was started without a thread.
+ * Returns the chat result. For a complete run it is the run's own. For a truncated stream it contains everything seen,
+ * with the outcome `Failed` if an error was held, else `Cancelled`. Throws if the fold was started without a thread.
  *
  * **Example** (A stream that was cut)
  *
@@ -268,7 +267,7 @@ export const toChatResult = (state: State): Event.ChatResult => {
 }
 
 /**
- * A chat result from its parts: what the loop and the fold of a cut stream both build theirs with.
+ * Builds a chat result from its parts, for both the loop and the fold of a truncated stream.
  *
  * **Example** (A result from its parts)
  *
@@ -299,8 +298,8 @@ export const chatResult: (parts: {
 }) => Event.ChatResult = Outcomes.chatResult
 
 /**
- * Classifies events in hand: they ask for tools or are the final answer, as `Adapter.classify` finds it of a reply on
- * its way. Nothing is run. An iterator can be read once: to classify it again throws, instead of finding nothing.
+ * Classifies events in hand like `Adapter.classify` does for an arriving reply: they ask for tools or are the final
+ * answer. Nothing runs. An iterator can be read once: classifying it again throws, rather than finding nothing.
  *
  * **Example** (Whether a reply asks for tools)
  *
@@ -322,10 +321,10 @@ export const classify = (events: Iterable<Event.Event>, options: Options = {}): 
   return Outcomes.classification(state)
 }
 
-/** One-shot iterators that have been read. */
+/** One-shot iterators already read. */
 const read = new WeakSet<object>()
 
-/** The events of an iterable. Throws for an iterator that has been read before and would seem to be empty. */
+/** Returns an iterable's events. Throws for an already read iterator, which would otherwise appear empty. */
 const once = (events: Iterable<Event.Event>): Iterable<Event.Event> => {
   const iterator = events[Symbol.iterator]()
   if (iterator as unknown !== events) return events
@@ -334,7 +333,9 @@ const once = (events: Iterable<Event.Event>): Iterable<Event.Event> => {
   return events
 }
 
-/** The thread after a step. A session's step that only runs approved calls has no reply: their answers have a place. */
+/**
+ * Returns the thread after a step. A session step running only approved calls has no reply: their answers have a place.
+ */
 const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {
   const { thread = Thread.empty } = state
   return messages.length === 0 && !Fold.hasPartial(state)
@@ -342,7 +343,7 @@ const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): T
     : SharedMessages.appendedShared(thread, messages)
 }
 
-/** Ignored events are not decoded by a schema: the fold itself accepts only well-formed events. */
+/** Ignored events need no schema decoding: the fold itself accepts only well-formed events. */
 const foldReceived = (state: Fold.State, wire: unknown): void => {
   const read = EventJson.toJson(wire)
   if (!Json.isObject(read)) return
@@ -366,19 +367,19 @@ const foldReceived = (state: Fold.State, wire: unknown): void => {
 }
 
 /**
- * The result of a run from the wire form of its events (`Event.toWire`): the thread, the steps, the outcome and the
- * usage that the run itself came to.
+ * Rebuilds a run's result from the wire form of its events (`Event.toWire`): the same thread, steps, outcome and usage
+ * as in the run.
  *
  * **Details**
  *
- * `input` is what the run was given: the thread before it is in none of its events. For an operation of a session it is
- * the session's thread, as it was before or after its calls were settled, and the user message that was sent to it,
- * unless that answered a question in its place. Values that are no event in wire form are ignored, so that the events
- * of a later version can be read. A run whose events end before its `ChatCompleted` has the result of {@link
- * toChatResult}: so does a run whose stream failed, since the failure of a stream is no event. Send it yourself, or the
- * result is `Cancelled` with the reason `"interrupt"`. Errors and values of the caller's own are the plain data that
- * they were written as: match errors on `_tag` and `reason`, not by `instanceof`. Throws a `Thread.ValidationError` for
- * an input that is no conversation.
+ * `input` is the run's input, since no event contains the earlier thread. For a session operation, pass the session's
+ * thread, from before or after its calls were settled, plus the user message sent to the session, unless the message
+ * only answered a question. Values other than wire events are ignored, so later versions' events can be read.
+ *
+ * If a run's events end before its `ChatCompleted`, the result is {@link toChatResult}'s. This includes a run whose
+ * stream failed, since a stream failure is no event. Send the failure yourself, or the result is `Cancelled` with the
+ * reason `"interrupt"`. Errors and the caller's own values are the plain data as written: match errors on `_tag` and
+ * `reason`, not by `instanceof`. Throws a `Thread.ValidationError` if the input is not a conversation.
  *
  * **Example** (Reading a log)
  *
