@@ -297,7 +297,7 @@ export const submission = (
 })
 
 /** Describes the option that does not go with `to`, if one does not. */
-export const misplacedTo = (
+const misplacedTo = (
   { mode = "next", otherwise, to }: Pick<SubmitOptions, "mode" | "otherwise" | "to">
 ): string | undefined => {
   if (to === undefined) return undefined
