@@ -111,6 +111,8 @@ export const settledIn = (
       if (settled === undefined) return undefined
       // The journal of a run that was removed has no message to deliver.
       if (version === 0) return { fate: endOf(settled), isOwn: true }
+      // Another command has the id.
+      if (known.receipts.has(id) && !States.isUnsettled(known, id)) return { fate: endOf(settled), isOwn: false }
       const received = known.receipts.has(id) ? [] : [passedOn(message)]
       const state = States.after(known, received)
       const records: ReadonlyArray<Records.Record> = [...received, ...States.isUnsettled(state, id) ? [settled] : []]
