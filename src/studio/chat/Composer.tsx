@@ -124,7 +124,7 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
             : isRunning
             ? (
               <>
-                <kbd>Alt Enter</kbd> · into this run <kbd>Enter</kbd> · <kbd>Esc</kbd> stops
+                <kbd>Alt Enter</kbd> · <kbd>Enter</kbd> sends into this run · <kbd>Esc</kbd> stops
               </>
             )
             : (

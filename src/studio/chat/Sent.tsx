@@ -105,6 +105,7 @@ export const Waiting = ({ onWithdraw, snapshot }: {
                 <button
                   type="button"
                   className="quiet"
+                  aria-label={`Withdraw: ${Words.marked(Words.saidText(letter.content).slice(0, 60))}`}
                   onClick={() => onWithdraw(letter)}
                 >
                   Withdraw
