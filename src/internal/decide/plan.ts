@@ -1,8 +1,8 @@
 /**
- * Plans each call of a reply: it runs, it is refused with an error (an unknown tool, unusable arguments), it is handed
- * over to the caller, or it is cancelled because the reply is not acted on. No call is left out, so that the history
- * stays valid however the reply ended. Everything that needs no code of the caller is decided when the turn is opened;
- * arguments are decoded when it begins.
+ * Plans each call of a reply: the call runs, is refused with an error (unknown tool, unusable arguments), is handed
+ * over to the caller, or is cancelled because the reply is not acted on. Every call gets a plan, so the history stays
+ * valid however the reply ended. Decisions without caller code happen when the turn opens; arguments are decoded when
+ * it begins.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -27,20 +27,20 @@ import * as Telemetry from "../telemetry.ts"
 
 type Calls = ReadonlyArray<Message.ToolCall>
 
-/** A call of a tool that exists. Whether its arguments fit shows when they are decoded. */
+/** A call to an existing tool. Decoding shows whether its arguments fit. */
 export interface Decode {
   readonly _tag: "Decode"
-  /** The position of the call in its turn. */
+  /** Position of the call in its turn. */
   readonly index: number
-  /** Its place among the calls to be answered: not counted are those that the provider ran. */
+  /** Position among the calls to answer, not counting provider-run calls. */
   readonly place: number
   readonly call: Message.ToolCall
   readonly tool: Tool.Any
-  /** `true` if the caller runs the calls of the tool by now: one that had started before is not tried again. */
+  /** `true` if the caller now runs this tool's calls: a call started earlier is not retried. */
   readonly isByHand?: boolean
 }
 
-/** A call that is run. */
+/** A call to run. */
 export interface Run {
   readonly _tag: "Run"
   readonly index: number
@@ -49,13 +49,13 @@ export interface Run {
   readonly tool: Tool.Any
   readonly args: unknown
   readonly isExclusive: boolean
-  /** `true` if a stop lets the handler finish, as the tool declares. */
+  /** `true` if a stop lets the handler finish, as declared by the tool. */
   readonly isBlocking: boolean
-  /** `true` if the caller runs the calls of the tool by now. */
+  /** `true` if the caller now runs this tool's calls. */
   readonly isByHand?: boolean
 }
 
-/** A call that is answered without running it: with an error, or with an answer that is known. */
+/** A call answered without running: with an error or a known answer. */
 interface Refuse {
   readonly _tag: "Refuse"
   readonly index: number
@@ -64,48 +64,48 @@ interface Refuse {
   readonly outcome: Tool.Outcome
 }
 
-/** A call of a turn that is not acted on. */
+/** A call in a turn that is not acted on. */
 interface Cancel {
   readonly _tag: "Cancel"
   readonly index: number
   readonly call: Message.ToolCall
   readonly tool: undefined
-  /** Tells whether the run has a tool of the call's name. */
+  /** `true` if the run has a tool with the call's name. */
   readonly isOffered: boolean
   readonly detail: string
-  /** `true` if a question that is withdrawn has answered the call. */
+  /** `true` if a withdrawn question has answered the call. */
   readonly isSettlement?: boolean
-  /** `true` if the call had started when its process ended, so that it may have had its effect. */
+  /** `true` if the call had started before its process ended, and so may have had its effect. */
   readonly isUnknown?: boolean
 }
 
-/** A call that the caller runs. */
+/** A call run by the caller. */
 export interface HandOver {
   readonly _tag: "HandOver"
   readonly index: number
   readonly call: Message.ToolCall
   readonly tool: Tool.Any | undefined
-  /** The suspension under which it waits, if it was handed over before the run was resumed. */
+  /** Existing suspension, if the call was handed over before the run was resumed. */
   readonly suspension: Event.Suspension | undefined
 }
 
-/** A call as a turn is opened with it. */
+/** The initial plan for a call, made when its turn opens. */
 export type Job = Decode | Refuse | Cancel | HandOver
 
-/** A call as it is acted on. */
+/** The final plan for a call, once its arguments are decoded. */
 export type Decided = Run | Refuse | Cancel | HandOver
 
 /**
- * A call in the journal, as the plan sees it. `asked`: nothing of it has begun; `granted`: it was approved, and may
- * begin; `handed`: it waits for the caller, who runs it; `started`: it may have had its effect; `settled`: it is
- * answered, waits for another answer, or has that of its nested run.
+ * A journaled call, as seen by the plan. `asked`: nothing has begun. `granted`: approved, may begin. `handed`: waiting,
+ * to be run by the caller. `started`: may have had its effect. `settled`: answered, waiting for another answer, or
+ * answered by its nested run.
  */
 export type RecordedCall =
   & {
     readonly toolCall: Message.ToolCall
-    /** The version that the tool had for the run that asked for the call. */
+    /** Tool version for the run that asked for the call. */
     readonly version: string | undefined
-    /** Tells whether the effect of the call is not known. */
+    /** `true` if the call's effect is unknown. */
     readonly isInDoubt: boolean
   }
   & (
@@ -113,25 +113,25 @@ export type RecordedCall =
     | { readonly _tag: "handed"; readonly suspension: Event.Suspension }
   )
 
-/** The calls of a turn that the journal had when the run began, by their ids. */
+/** Calls of a turn already journaled at run start, by id. */
 export type RecordedCalls = ReadonlyMap<string, RecordedCall>
 
-/** Tells whether something of a recorded call has begun. */
+/** Returns whether a recorded call has begun. */
 const hasBegun = (recorded: RecordedCall | undefined): boolean => recorded !== undefined && recorded._tag !== "asked"
 
-/** Tells whether something of a turn has begun. */
+/** Returns whether any recorded call in a turn has begun. */
 export const isBegun = (recorded: RecordedCalls | undefined): boolean =>
   recorded !== undefined && Array.from(recorded.values()).some(hasBegun)
 
-/** The declarations and policies that decide about the calls of a turn. */
+/** Declarations and policies for deciding about calls. */
 export interface Rules {
   /** `"manual"` hands all calls to the caller. */
   readonly mode: "auto" | "manual"
-  /** The tools that this step offers, by their names. */
+  /** Tools offered in this step, by name. */
   readonly tools: ReadonlyMap<string, Tool.Any>
   /** All tools of the run. */
   readonly runTools: ReadonlyMap<string, Tool.Any>
-  /** The decisions of the run. */
+  /** Settings of the run. */
   readonly settings: {
     /** The policy. */
     readonly policy: Policy.Policy
@@ -139,21 +139,21 @@ export interface Rules {
 }
 
 /**
- * The run cannot be driven as asked: there is no adapter, or a call names a tool that does not exist under a policy
- * that fails the turn. `metadata` names what is missing. Public as `Step.EngineError`.
+ * The run cannot be driven as asked: no adapter is given, or a call names an unknown tool under a policy failing the
+ * turn. `metadata` names the missing item. Public as `Step.EngineError`.
  *
  * @category errors
  * @since 0.1.0
  */
 export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/EngineError")("EngineError", {
   /**
-   * The kind of thing that is missing: the adapter, or a tool that the model calls under `unknownTool: "failTurn"`, or
-   * is to call by `toolChoice` and cannot be offered.
+   * Kind of the missing item: the adapter, or a tool. A missing tool was called under `unknownTool: "failTurn"`, or was
+   * forced by `toolChoice` but cannot be offered.
    */
   reason: Schema.Literals(["missing_adapter", "unknown_tool"]),
-  /** A description of the missing thing, as text. */
+  /** Description of the missing item, as text. */
   detail: Schema.optionalKey(Schema.String),
-  /** A description of the missing thing, as data: `toolName` and `toolCallId` of an unknown tool. */
+  /** Description of the missing item, as data: `toolName` for an unknown tool. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -164,7 +164,7 @@ export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/En
 Json.addError("EngineError", EngineError)
 
 /**
- * Returns the error of a turn that a policy fails for one unknown name: no tool of the turn runs. A call that has begun
+ * Returns the error for a turn failed by policy because of an unknown tool name: no tool in the turn runs. A call begun
  * before the run was resumed fails nothing.
  */
 export const failing = (
@@ -187,7 +187,7 @@ export const failing = (
   })
 }
 
-/** Returns the error of a run whose model is to call a tool that it cannot be offered. */
+/** Returns the error for a run forced by `toolChoice` to call a tool it cannot offer. */
 export const forcedToLeftOut = (
   { toolChoice: choice }: { readonly toolChoice?: unknown },
   leftOut: ReadonlyArray<ToolOptions.LeftOut>
@@ -202,18 +202,12 @@ export const forcedToLeftOut = (
 
 type Start = Pick<Policy.Policy, "start">
 
-/**
- * Returns `true` if a call of a tool may start before the reply that makes it has ended. Its arguments may decide about
- * that.
- */
+/** Returns `true` if a call to the tool may start before the reply ends. Its arguments may still decide. */
 export const mayStartEarly = (tool: Tool.Any, { start }: Start): boolean =>
   start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
   (start === "onCallReady" || (tool.readOnly ?? false) !== false)
 
-/**
- * Returns the answer of an option for a call with these decoded arguments, an `Exit` unless there is something to warn
- * of.
- */
+/** Returns an option's answer for decoded arguments: an `Exit` unless there is something to warn about. */
 const answerOf = <Option extends ToolOptions.ByArguments>(
   tool: Tool.Any,
   option: Option,
@@ -226,10 +220,7 @@ const answerOf = <Option extends ToolOptions.ByArguments>(
   return Effect.as(Telemetry.warned(message, Cause.die(asked.failure)), answer)
 }
 
-/**
- * Returns the policy for a call of a tool of which it is not known whether it had its effect, where the tool cannot
- * look it up.
- */
+/** Returns the policy for a call whose effect is unknown and whose tool cannot look it up. */
 export const afterCrashOf = (
   tool: Tool.Any,
   args: unknown,
@@ -241,8 +232,8 @@ export const afterCrashOf = (
 }
 
 /**
- * Tells whether a call that may start early does, by its arguments where its tool decides by them. A reply is not held
- * up for that: a call whose arguments take time to decode starts when the reply has ended.
+ * Returns whether a call allowed to start early does so, judged by its arguments if the tool wants. The reply does not
+ * wait for that decision: a call whose arguments take time to decode starts after the reply.
  */
 export const startsEarly = ({ call, tool }: Decode, { start }: Start): Effect.Effect<boolean> => {
   if (start === "onCallReady" || typeof tool.readOnly !== "function") return Exit.succeed(true)
@@ -294,11 +285,11 @@ const cancel = (index: number, call: Message.ToolCall, tools: ToolOptions.Toolbo
   detail
 })
 
-/** The job for a call of a tool that does not exist, where the tools that do are not known. */
+/** Returns the job for a call to an unknown tool, without knowledge of the existing tools. */
 export const unknown = (index: number, call: Message.ToolCall): Job =>
   refuse(index, call, undefined, toolError("unknown_tool", call))
 
-/** The job for one call. */
+/** Returns the job for one call. */
 export const planned = (
   index: number,
   call: Message.ToolCall,
@@ -321,9 +312,7 @@ export const planned = (
   return usage === undefined ? { _tag: "Decode", index, place, call, tool } : refuse(index, call, tool, usage)
 }
 
-/**
- * The plan of the call, by its arguments. Decoding may need services and time; where it needs none, this is an `Exit`.
- */
+/** Decides a call by its arguments. Decoding may need services and time; otherwise the result is an `Exit`. */
 export const decide = (
   job: Decode,
   policy: Policy.Policy,
@@ -354,7 +343,9 @@ const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.
   return toolError("invalid_arguments", call, { detail })
 }
 
-/** The arguments may decide whether the call runs alone, and whether it may finish when it is stopped. */
+/**
+ * Builds the run plan. The arguments may decide whether the call runs alone, and whether it may finish after a stop.
+ */
 const runnable = (
   { call, index, isByHand = false, place, tool }: Decode,
   args: unknown,
@@ -379,9 +370,8 @@ const runnable = (
 }
 
 /**
- * Decides if a call has to be approved, after its tool's gates and before its handler. It fails closed: an `approval`
- * that does not return `false` asks for one. A call that waits is settled by its place among the suspensions, and is
- * answered from outside of the run.
+ * Decides whether a call needs approval, after its tool's gates and before its handler. Fails closed: every `approval`
+ * result except `false` asks for approval. A waiting call is settled through its suspension, from outside the run.
  */
 export const needsApproval = (
   { args, call, tool: { approval } }: Run,
@@ -400,7 +390,7 @@ export const needsApproval = (
 
 // The calls of a turn.
 
-/** The calls of a turn: all of them, those that are handed over to the caller, and what is done with the rest. */
+/** The plan for a turn: all calls, the calls handed over to the caller, and jobs for the rest. */
 export interface Plan {
   readonly calls: Calls
   readonly manual: ReadonlyArray<HandOver>
@@ -412,18 +402,21 @@ const positions = (calls: Calls): (call: { readonly id: string }) => number => {
   return ({ id }) => known.get(id) ?? -1
 }
 
-/** Returns the reason why a call has no result whose reply is not acted on. */
+/** Returns the reason for leaving calls without a result when their reply is not acted on. */
 export const ending = (finishReason: Response.FinishReason | null): string =>
   `the reply ended with ${finishReason ?? "no finish reason"}`
 
-/** Tells whether a call is one of a manual tool. One that lost its arguments is not worth handing over. */
+/**
+ * Returns whether a call belongs to a manual tool. A call with lost arguments is not handed over where the policy
+ * answers lost arguments.
+ */
 const isManualCall = ({ argumentsLost, name }: Message.ToolCall, { settings: { policy }, tools }: Rules): boolean =>
   tools.get(name)?.manual === true && (argumentsLost === undefined || policy.badArguments !== "answer")
 
 /**
- * Plans one call by its record in the journal, where it has one, and its tool. `refusal` says why no call may begin, if
- * none may. The record decides before the tools, the mode, the policy and the reply: an answered call has its answer, a
- * waiting one waits, and one that had started is never called "not run".
+ * Plans one call by its tool and its journal record, if any. `refusal` says why no call may begin. The record takes
+ * precedence over tools, mode, policy and reply: an answered call keeps its answer, a waiting call waits, and a started
+ * call is never called "not run".
  */
 const plannedAs = (
   recorded: RecordedCall | undefined,
@@ -438,7 +431,7 @@ const plannedAs = (
   const suspension = recorded?._tag === "handed" ? recorded.suspension : undefined
   const mayBegin = !hasBegun(recorded) || recorded?._tag === "granted"
   const tool = tools.get(call.name)
-  // A call whose tool is another one by now is denied.
+  // A call whose tool version changed since is denied.
   const isOther = recorded?.version !== undefined && recorded.version !== tool?.version
   if (suspension !== undefined || mayBegin && isByHand && !isOther && refusal === undefined) {
     return { _tag: "HandOver", index, call, tool, suspension }
@@ -451,8 +444,8 @@ const plannedAs = (
 }
 
 /**
- * Plans the calls of a reply. Those that were started while it was read are not planned again. `recorded` has the
- * calls of the turn that a resumed run begins in.
+ * Plans the calls in a reply, except calls already started while it was read. `recorded` has the calls of the turn
+ * where a resumed run begins.
  */
 export const divide = (
   calls: Calls,
@@ -475,7 +468,7 @@ export const divide = (
   return { calls, manual, jobs }
 }
 
-/** Plans the calls of an earlier turn that may begin, or that have begun. */
+/** Plans calls from an earlier turn that may begin or have begun. */
 export const earlier = (
   recorded: RecordedCalls,
   rules: Rules,
@@ -483,25 +476,25 @@ export const earlier = (
 ): ReadonlyArray<Job> =>
   Array.from(recorded.values(), (call, index) => plannedAs(call, index, call.toolCall, rules, refusal))
 
-/** The result of a batch: the halt that decided, and the calls that wait for an answer from outside. */
+/** Batch result: the deciding halt, and the calls waiting for an outside answer. */
 export interface Worked {
   readonly halt: Event.Halt | undefined
   readonly suspensions: ReadonlyArray<Event.Suspension>
 }
 
-/** A turn that has been worked: what is committed of it. */
+/** A worked turn, ready to commit. */
 export interface Ended extends Worked {
   readonly calls: Calls
-  /** The calls that are handed over to the caller. */
+  /** Calls handed over to the caller. */
   readonly manual: Calls
-  /** Calls that would wait if the run were not over. They are answered as cancelled instead. */
+  /** Calls that would wait if the run continued. They are answered as cancelled instead. */
   readonly closed: ReadonlyArray<Cancel>
 }
 
-/** The calls of a turn that failed are not committed: they would never be answered. */
+/** A failed turn commits no calls: they would never be answered. */
 export const uncommitted: Ended = { calls: [], manual: [], halt: undefined, suspensions: [], closed: [] }
 
-/** Returns the suspension of a call that the caller runs. One that was handed over before keeps its own. */
+/** Returns the suspension for a call run by the caller. A call handed over before keeps its own. */
 export const handedOver = (
   { call, suspension, tool }: HandOver,
   policy: Policy.Policy,
@@ -511,7 +504,7 @@ export const handedOver = (
     { ...OpenCalls.suspension("manual", call, tool, now), ...Contents.limitOf(tool?.maxResultChars, policy) }
 
 /**
- * The calls that wait for an answer from outside, in call order: those of the batch, and those that are handed over.
+ * Returns the calls waiting for an outside answer, in call order: waiting calls from the batch, and calls handed over.
  */
 const waiting = (
   { manual }: Plan,
@@ -531,8 +524,8 @@ const waiting = (
 }
 
 /**
- * Returns what a worked turn leaves open: a question ends the run and waits; a run that ends otherwise leaves nothing
- * open. `over` is the reason for which the run ends with this turn, if it does.
+ * Returns what a worked turn leaves open. A question ends the run and stays open; any other ending leaves nothing open.
+ * `over` gives the reason if the run ends with this turn.
  */
 export const ended = (
   plan: Plan,
@@ -552,7 +545,7 @@ export const ended = (
     return { calls, manual: over === undefined ? manual : [], halt, suspensions: [], closed }
   })
 
-/** Open calls of a run that is over: what was asked is withdrawn, and the rest is answered unrun. */
+/** Closes the open calls of an ended run: questions are withdrawn, other calls are answered as not run. */
 const withdrawn = (
   suspensions: ReadonlyArray<Event.Suspension>,
   { toolCalls }: Response.Response,

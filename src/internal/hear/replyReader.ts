@@ -1,7 +1,7 @@
 /**
- * Reads one reply from the adapter, in a fiber that the run owns: a stop of the run leaves a read, or a closing, that
- * does not end, and the adapter's own time never holds up its reader. It reads only when it is asked to, never more
- * than one read ahead, and reports what breaks a reply as the way in which the reply ended.
+ * Reads one reply from the adapter, in a fiber owned by the run. A stopped run abandons a read or a close that never
+ * ends, so the adapter cannot delay its reader. Reads happen on demand, at most one ahead. Anything breaking the reply
+ * is reported as the reply's ending.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -20,54 +20,53 @@ import type { Worker } from "../stop/ownedFibers.ts"
 import * as Telemetry from "../telemetry.ts"
 
 /**
- * The end of a reply: as the adapter ended it, or broken, by the adapter's failure or defect. `hasBegun` is `true` if
- * an event came before that.
+ * The end of a reply: completed by the adapter, or broken by its failure or defect. `hasBegun` is `true` if an event
+ * came before the break.
  */
 export type Ending =
   | { readonly _tag: "Ended" }
   | { readonly _tag: "Broken"; readonly error: unknown; readonly hasBegun: boolean }
 
-/** The result of a read: events, or the end of the reply. */
+/** Read result: events, or the end of the reply. */
 export type Heard = ReadonlyArray<Event.Event> | Ending
 
 export const isEvents = (heard: Heard): heard is ReadonlyArray<Event.Event> => Array.isArray(heard)
 
 const ended: Ending = { _tag: "Ended" }
 
-/** A fiber that the run owns, in which the adapter's code runs. */
+/** A fiber owned by the run, running adapter code. */
 type OwnedFiber = Pick<Worker, "isBusy" | "start" | "close" | "end">
 
-/** The fibers of a reply: one that opens the connection and reads, and one that closes it. */
+/** Two fibers per reply: one opens the connection and reads, the other closes it again. */
 export interface Fibers {
   readonly reading: OwnedFiber
   readonly closing: OwnedFiber
 }
 
-/** The exit of a read. */
 type Read = Exit.Exit<ReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError | Cause.Done>
 
 type ModelPull = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.AdapterEvent>, Adapter.AdapterError>
 
-/** The position of the first element that is no event, or -1. */
+/** Returns the position of the first element not shaped like an event, or -1. */
 const foreignAt = (events: ReadonlyArray<unknown>): number =>
   events.findIndex((event) => typeof event !== "object" || event === null || !("_tag" in event))
 
 export class ReplyReader<A, E, R> {
   private readonly fibers: Fibers
   private readonly goOn: (heard: Heard) => Effect.Effect<A, E, R>
-  /** The services that the connection is closed with: a soft stop may come from outside of every fiber. */
+  /** Services for closing the connection: a soft stop may come from outside every fiber. */
   private readonly context: Context.Context<any>
-  /** The services of the latest read. */
+  /** Services for the latest read. */
   private services: Context.Context<any>
   private readonly connection = Scope.makeUnsafe()
   private pull: ModelPull
   private hasBegun = false
-  /** The result of a read that ended before a reader waited for it. */
+  /** Result of a read that ended before a reader waited for the events. */
   private heard: Heard | undefined
-  /** Opens when the connection is closed. There is one as soon as that has begun. */
+  /** Opens once the connection is closed. Created when closing begins. */
   private closed: Latch.Latch | undefined
 
-  /** The stream is opened by the first read. `goOn` is what a fiber that waits for a read continues with. */
+  /** The first read opens the stream. A fiber waiting for a read continues with `goOn`. */
   constructor(
     fibers: Fibers,
     context: Context.Context<any>,
@@ -84,21 +83,18 @@ export class ReplyReader<A, E, R> {
     )
   }
 
-  /** Reads once, waits for the events and continues with them, in the fiber that waits. */
+  /** Reads once, waits for the events and continues with them, in the waiting fiber. */
   next(context: Context.Context<any>): Effect.Effect<A, E, R> {
     this.services = context
     return this.waiting
   }
 
-  /** One effect for all reads: most of them are a single delta. */
+  /** One effect shared by all reads: most reads yield a single delta. */
   private readonly waiting: Effect.Effect<A, E, R> = Effect.callback((resume) =>
     this.read((exit) => resume(Effect.suspend(() => this.goOn(this.heardIn(exit)))))
   )
 
-  /**
-   * Returns the result of a read without waiting for it. Where there is none yet a read is under way, and `wake` is
-   * called when it has ended.
-   */
+  /** Returns a read result without waiting. With no result yet, a read is running, and calls `wake` when it ends. */
   listen(context: Context.Context<any>, wake: () => void): Heard | undefined {
     let isAtOnce = true
     if (this.heard === undefined && !this.fibers.reading.isBusy) {
@@ -122,7 +118,10 @@ export class ReplyReader<A, E, R> {
     return Exit.isSuccess(exit) ? this.came(exit.value) : this.broke(exit.cause)
   }
 
-  /** Returns the events of a read. Events that throw when they are read fail the reply: nothing else ends the wait. */
+  /**
+   * Returns the events from a read. Events that throw while being inspected fail the reply: nothing else would end the
+   * wait.
+   */
   private came(given: ReadonlyArray<Event.Event>): Heard {
     try {
       return this.checked(given)
@@ -131,7 +130,7 @@ export class ReplyReader<A, E, R> {
     }
   }
 
-  /** Events that come before an element that is no event are kept. */
+  /** Keeps the events before the first foreign element. */
   private checked(events: ReadonlyArray<Event.Event>): Heard {
     const foreign = foreignAt(events)
     const error = foreign < 0
@@ -153,14 +152,14 @@ export class ReplyReader<A, E, R> {
   }
 
   /**
-   * Interrupts a read that is under way, and closes the connection. That begins now; what is returned waits until it is
-   * done, within the grace period of a stop.
+   * Interrupts a running read and closes the connection. Closing begins now; the returned effect waits for its end,
+   * within a stop's grace period.
    */
   close(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     if (this.closed === undefined) {
       const closed = this.closed = Latch.makeUnsafe(false)
       this.pull = Cause.done()
-      // A read that is still opening the connection has not yet registered what is to be closed: it ends first.
+      // A read still opening the connection has not registered its finalizers yet, so closing waits for the read.
       this.fibers.reading.close(() => this.disconnect(exit, closed))
     }
     return this.closed.isOpen() ? Effect.void : this.closed.await

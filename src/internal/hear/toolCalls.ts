@@ -1,9 +1,8 @@
 /**
- * Tool calls while they are gathered from a reply. Every call gets an id that no other call of the reply has; its
- * arguments are appended to a text and parsed when they are final; arguments that did not arrive whole are marked as
- * lost, never guessed. `WireCalls` gathers for adapters and bridges, which emit events, and `EventCalls` for the fold,
- * which reads these events. A text is only appended to and parsed at most three times, so the work is linear in the
- * fragments.
+ * Gathers tool calls from a reply. Each call gets an id unique within the reply. Argument fragments are appended to a
+ * text and parsed once final; arguments that did not arrive whole are marked as lost, never guessed. `WireCalls`
+ * gathers for adapters and bridges, which emit events. `EventCalls` gathers from these events, for the fold. A text is
+ * parsed at most three times, so the work is linear in the fragments.
  */
 import * as Result from "effect/Result"
 import type * as Types from "effect/Types"
@@ -14,38 +13,35 @@ import * as Json from "../json.ts"
 // ---------------------------------------------------------------------------------------------------------------------
 // arguments
 
-/**
- * The number of levels that arguments may nest, the object itself included: deeper ones overflow the stack of what
- * walks them.
- */
+/** Deepest nesting of arguments, counting the object itself. Deeper values overflow the stack of recursive readers. */
 export const deepest = 256
 
-/** The arguments of a call: none in place of those that were lost. */
+/** Arguments of a call. Lost arguments read as an empty object. */
 export type Arguments = Pick<Message.ToolCall, "arguments" | "argumentsLost">
 
 const lost = (reason: Message.ArgumentsLost): Arguments => ({ arguments: {}, argumentsLost: reason })
 
 export const isWhole = ({ argumentsLost }: Arguments): boolean => argumentsLost === undefined
 
-/** Returns `true` if no further fragment can complete a text: it can be read, or could be but for its depth. */
+/** Returns `true` if no further fragment can complete the text: it parses, or fails only by its depth. */
 const isFinal = ({ argumentsLost }: Arguments): boolean => argumentsLost === undefined || argumentsLost === "too_deep"
 
-/** The end of a reply: well, by the token limit, or by something else that cut it. */
+/** Ending of a reply: well, at the token limit, or broken by another cause. */
 export type Ending = "whole" | "truncated" | "broken"
 
-/** The ending that a finish reason stands for, in a reply that has one. */
+/** Returns the ending for a finish reason, in a reply with a known end. */
 export const endingOf = (finishReason: Response.FinishReason | null): Ending => {
   if (finishReason === "length") return "truncated"
   return finishReason === "error" || finishReason === "content_filter" ? "broken" : "whole"
 }
 
-/** Arguments that were parsed elsewhere. */
+/** Checks arguments parsed elsewhere. */
 export const ofValue = (value: unknown): Arguments => {
   if (!Json.isObject(value)) return lost("not_an_object")
   return Json.isDeeper(value, deepest) ? lost("too_deep") : { arguments: value }
 }
 
-/** The arguments in a text that is whole. An empty text is a call without parameters. */
+/** Parses the arguments in a whole text. An empty text is a call without parameters. */
 export const ofText = (text: string): Arguments => {
   if (text.trim() === "") return { arguments: {} }
   const parsed = Json.parse(Json.wellFormedJson(text))
@@ -56,29 +52,29 @@ export const ofText = (text: string): Arguments => {
     : ofValue(parsed.success)
 }
 
-/** The text of arguments as a provider writes it: some write `null` for a call that has none. */
+/** Normalizes a provider's argument text: some write `null` for a call without arguments. */
 const written = (text: string): string => text.trim() === "null" ? "" : text
 
-/** The end of a scan in a JSON text: how many braces are open there, and whether a string or an escape is. */
+/** Scanner state at the end of a JSON text: open braces, and whether a string or an escape is open. */
 interface Scan {
   depth: number
   isInString: boolean
   isEscaped: boolean
 }
 
-/** The state of a call's arguments before they are final. */
+/** Arguments of a call before they are final. */
 interface Begun extends Scan {
-  /** The arguments as far as they were sent. */
+  /** Arguments received so far. */
   text: string
-  /** `true` if any fragment of them came, even an empty one. */
+  /** `true` if any fragment came, even an empty string. */
   isObserved: boolean
-  /** The form of the text, by its first character: an object or its JSON string, or anything else. */
+  /** Text format by its first character: an object or its JSON string, or anything else. */
   form: "none" | "json" | "other"
-  /** `true` once the text is whole by its braces. What follows repeats it, or contradicts it. */
+  /** `true` once the braces are balanced. Later text repeats or contradicts the whole text. */
   isWhole: boolean
-  /** `true` once other text stands behind a whole one. */
+  /** `true` once other text follows whole arguments. */
   isSpoiled: boolean
-  /** The text behind a whole one, as long as it is not whole itself. */
+  /** Text behind the whole arguments, as long as it is incomplete. */
   again: string
 }
 
@@ -97,8 +93,7 @@ const begun = (): Begun => ({
 const marks = /["\\{}]/g
 
 /**
- * Returns the position behind the object or the string that ends in a piece of its text, or -1. Each piece is scanned
- * once.
+ * Returns the position after the object or string ending in a piece of its text, or -1. Each piece is scanned once.
  */
 const endIn = (scan: Scan, piece: string): number => {
   if (piece === "") return -1
@@ -118,15 +113,15 @@ const endIn = (scan: Scan, piece: string): number => {
   return -1
 }
 
-/** The beginning of an object, or of a JSON string. */
+/** Start of an object or of a JSON string. */
 const opening = /^\s*["{]/
 
 const isBlank = (text: string): boolean => text.trim() === ""
 
 /**
- * Appends a fragment, and returns the new part of it. Servers are known to repeat whole arguments behind whole ones,
- * also as a JSON string, and to begin with `{}`: equal arguments are dropped, and those behind `{}` replace it. Any
- * other text behind whole arguments makes them unreadable, because nothing tells which of the two are meant.
+ * Appends a fragment and returns its new part. Some servers repeat whole arguments, also as a JSON string, or begin
+ * with `{}`. Equal arguments are dropped, and arguments after `{}` replace it. Any other text after whole arguments
+ * makes both unreadable, since nothing shows which of the two are meant.
  */
 const append = (call: Begun, fragment: string): string => {
   call.isObserved = true
@@ -152,7 +147,10 @@ const repeat = (call: Begun, fragment: string): string => {
   return rest
 }
 
-/** Returns the rest of a fragment, from the first text on that is no repetition, or nothing if that is still open. */
+/**
+ * Returns the rest of a fragment from the first text that is not a repetition, or `""` while a repetition is
+ * incomplete.
+ */
 const unrepeated = (call: Begun, fragment: string, isKnown: (whole: string) => boolean): string => {
   let rest = fragment
   while (call.again !== "" || opening.test(rest)) {
@@ -169,7 +167,7 @@ const unrepeated = (call: Begun, fragment: string, isKnown: (whole: string) => b
   return rest
 }
 
-/** Returns `true` if whole arguments may stand behind those of a call, which they replace if these are `{}`. */
+/** Returns `true` if whole arguments may follow those of a call. They replace `{}`. */
 const isRepeated = (call: Begun, whole: string): boolean => {
   if (whole === call.text) return true
   const known = objectIn(call.text)
@@ -192,14 +190,14 @@ const isEmpty = (value: Json.JsonObject): boolean => Object.keys(value).length =
 
 const isString = (text: string): boolean => text.trimStart().startsWith("\"")
 
-/** The object in a whole text, or in the text of which it is the JSON string. */
+/** Returns the object in a whole text, or in the JSON string holding such a text. */
 const objectIn = (text: string): Json.JsonObject | undefined => {
   const parsed = Result.getOrUndefined(Json.parse(text))
   const value = typeof parsed === "string" ? Result.getOrUndefined(Json.parse(parsed)) : parsed
   return Json.isObject(value) && !Json.isDeeper(value, deepest) ? value : undefined
 }
 
-/** Appends all that follows: the text is no JSON, whatever that is. */
+/** Marks the text as invalid JSON. Everything further is appended unparsed. */
 const spoil = (call: Begun): void => {
   call.isSpoiled = true
   call.isWhole = false
@@ -210,12 +208,12 @@ const reset = (call: Begun): void => {
   Object.assign(call, { ...begun(), isObserved: call.isObserved })
 }
 
-/** All of the arguments, with a repetition that never became whole. */
+/** Returns the full argument text, with an incomplete repetition. */
 const textOf = ({ again, text }: Begun): string => text + again
 
 /**
- * The arguments of a call that was still open when its reply ended. Without any fragment there are none, unless the
- * reply was cut.
+ * Returns the arguments of a call still open at the end of its reply. A call without any fragment has no arguments,
+ * unless the reply was cut.
  */
 const atEnd = (text: string, isObserved: boolean, ending: Ending): Arguments => {
   if (!isObserved && ending !== "whole") return lost(ending === "truncated" ? "truncated" : "missing_fragments")
@@ -226,21 +224,21 @@ const atEnd = (text: string, isObserved: boolean, ending: Ending): Arguments => 
 // ---------------------------------------------------------------------------------------------------------------------
 // ids
 
-/** The length of the longest id that is made here: there are servers that refuse longer ones. */
+/** Length limit for ids made here: some servers refuse longer ids. */
 export const longestId = 40
 
-/** The beginning of an id, which splits no surrogate pair: a server may refuse half of one. */
+/** Shortens an id without splitting a surrogate pair: a server may refuse half a pair. */
 export const shortened = (id: string, length: number): string => {
   const last = id.length > length ? id.charCodeAt(length - 1) : 0
   return id.slice(0, last >= 0xd800 && last < 0xdc00 ? length - 1 : length)
 }
 
-/** Ids of which no two are the same. Taking one costs the same, however many wanted it before. */
+/** A set of unique ids. Taking an id costs the same however often it was requested before. */
 export class UniqueIds {
   private readonly taken: Set<string>
   /**
-   * The least number that may be free, by the first number, the digits, and the characters before them: ids that differ
-   * behind these share their numbers. Created with the first number.
+   * The lowest number that may be free, by first number, digits, and the characters before them: ids with a common stem
+   * share their numbers. Created with the first number.
    */
   private free: Map<string, number> | undefined
 
@@ -249,14 +247,14 @@ export class UniqueIds {
     this.free = from?.free && new Map(from.free)
   }
 
-  /** The id itself, or with the least free number from 2 on if it is taken. */
+  /** Takes the id itself, or appends the lowest free number from 2 if the id is in use. */
   take(wanted: string): string {
     if (this.taken.has(wanted)) return this.number(wanted, 2)
     this.taken.add(wanted)
     return wanted
   }
 
-  /** The id with the least free number, from a first one on. */
+  /** Takes the id with the lowest free number, counting from `first`. */
   number(wanted: string, first: number): string {
     const free = this.free ??= new Map()
     for (let digits = 1;; digits++) {
@@ -270,7 +268,7 @@ export class UniqueIds {
     }
   }
 
-  /** Takes an id that is in use elsewhere, as it is. */
+  /** Reserves an id already used elsewhere, unchanged. */
   reserve(id: string): void {
     this.taken.add(id)
   }
@@ -285,44 +283,43 @@ export class UniqueIds {
 // ---------------------------------------------------------------------------------------------------------------------
 // calls from the wire
 
-/** The reason why a reply cannot be trusted that adds to a call which it had completed. */
+/** Reason to distrust a reply that adds to a completed call. */
 export const contradiction = "the stream continues a tool call that it had completed"
 
-/** The number of fragments that a reply had when something came. `0`: it never came. */
+/** Arrival times, counted in fragments of the reply. `0`: not arrived yet. */
 interface Times {
-  /** The name. `0` also if it came before all fragments. */
+  /** Time of the name. Also `0` if the name came before all fragments. */
   namedAt: number
-  /** The first fragment. */
+  /** Time of the first fragment. */
   firstAt: number
-  /** The last fragment. */
+  /** Time of the last fragment. */
   lastAt: number
-  /** The fragment that made the arguments whole. */
+  /** Time of the fragment completing the arguments. */
   wholeAt: number
 }
 
-/** A call while an adapter or a bridge gathers it. */
+/** A call gathered by an adapter or a bridge. */
 export interface Call extends Begun, Times {
-  /** Its unique id, once it has a name. Empty until then. */
+  /** Unique id, once the call has a name. Empty until then. */
   id: string
-  /** The id that the wire gave it, which another call may have as well. */
+  /** Id from the wire, which another call may share. */
   wireId: string | undefined
-  /** The id that another call had taken before it. */
+  /** Wire id, if another call had already taken that id. */
   duplicateOf: string | undefined
   name: string
-  /** `true` if some of its arguments did not arrive, although all that did can be read. */
+  /** `true` if some arguments did not arrive, although everything received parses. */
   isLost: boolean
-  /** `true` once its start was emitted. Until then its name may still grow. */
+  /** `true` once the start event was emitted. Until then the name may still grow. */
   isStarted: boolean
-  /** `true` if its text was parsed while it was open. */
+  /** `true` if the text was parsed while the call was open. */
   isTried: boolean
-  /** `true` if it ran at the provider. */
+  /** `true` if the provider ran the call. */
   isExecuted: boolean
-  /** Fields that the protocol keeps with it, under the protocol's key. */
+  /** Protocol fields kept with the call, under the protocol's key. */
   metadata: Json.JsonObject
   completed: Message.ToolCall | undefined
 }
 
-/** The events of calls. */
 type CallEvent =
   | { readonly _tag: "ToolCallStarted"; readonly id: string; readonly name: string }
   | { readonly _tag: "ToolCallDelta"; readonly id: string; readonly argumentsDelta: string }
@@ -331,52 +328,52 @@ type CallEvent =
     readonly metadata?: Json.JsonObject
   }
 
-/** The target of the events: the array that an adapter emits. */
+/** Event sink: the array emitted by an adapter. */
 interface Out {
   push(event: CallEvent): unknown
 }
 
-/** The arguments that a tool was declared with, out of those that a provider's rewritten schema led to. */
+/** Restores the arguments a tool was declared with from arguments under a provider's rewritten schema. */
 export type Restore = (name: string, args: Json.JsonObject) => Json.JsonObject
 
 const hasEntries = (record: Json.JsonObject): boolean => Object.keys(record).length > 0
 
-/** The calls of one reply, each completed exactly once. The protocol determines the call of a fragment. */
+/** The calls in one reply, each completed exactly once. The protocol decides which call a fragment belongs to. */
 export class WireCalls {
-  /** The calls, in the order in which the wire opened them. */
+  /** The calls, in wire order. */
   readonly all: Array<Call> = []
   private readonly makeId: () => string
   private readonly key: string
   private readonly restore: Restore
   private readonly ids = new UniqueIds()
-  /** The calls that have a name and were not started, in the order in which they were named. */
+  /** Named calls not started yet, in naming order. */
   private readonly waiting = new Set<Call>()
-  /** The calls that have arguments and no name. */
+  /** Calls with arguments but no name. */
   private readonly strays = new Set<Call>()
-  /** The fragments since the first call that has arguments and no name, and what each call had before. */
+  /** Fragments since the first nameless call with arguments, and the text each call had before. */
   private sinceStray:
     | { readonly before: ReadonlyMap<Call, string>; readonly fragments: Array<[Call, string]> }
     | undefined
   private fragments = 0
 
-  /** `makeId` makes ids for calls that come without one, `key` names the protocol in the calls' metadata. */
+  /** `makeId` makes ids for calls without a wire id. `key` is the protocol's key in call metadata. */
   constructor(makeId: () => string, key: string, restore: Restore = (_name, args) => args) {
     this.makeId = makeId
     this.key = key
     this.restore = restore
   }
 
-  /** `true` if there are arguments that found no call. */
+  /** `true` if some arguments found no call. */
   get hasStrays(): boolean {
     return this.strays.size > 0
   }
 
-  /** The completed calls, in their order. */
+  /** The completed calls, in order. */
   get completed(): ReadonlyArray<Message.ToolCall> {
     return this.all.flatMap((call) => call.completed === undefined ? [] : [call.completed])
   }
 
-  /** A call without a name; it is emitted once it has one. */
+  /** Opens a call without a name. The call is emitted once named. */
   open(wireId: string | undefined, metadata: Json.JsonObject = {}, isExecuted = false): Call {
     const call: Call = {
       id: "",
@@ -399,7 +396,7 @@ export class WireCalls {
     return call
   }
 
-  /** Names a call, or extends its name. Arguments that came before show that the name is whole. */
+  /** Names a call or extends its name. Earlier arguments show that the name is whole. */
   name(call: Call, name: string, out: Out, mayGrow = false): void {
     if (call.id === "") this.identify(call)
     call.name = name
@@ -417,8 +414,8 @@ export class WireCalls {
   }
 
   /**
-   * A fragment of a call's arguments. False if it adds to a call that is complete: no order of events can express
-   * that, and the stream is malformed. What is complete may be repeated.
+   * Appends a fragment to a call's arguments. Returns `false` for an addition to a completed call: no event order can
+   * express that, so the stream is malformed. Completed arguments may be repeated.
    */
   append(call: Call, text: string, out: Out): boolean {
     if (call.completed !== undefined) {
@@ -436,7 +433,7 @@ export class WireCalls {
     return true
   }
 
-  /** Notes when a fragment came, and keeps the order of fragments as long as it is not known whose some of them are. */
+  /** Records a fragment's arrival, and the fragment order while some fragments have no known call. */
   private note(call: Call, text: string): void {
     if (text === "") return
     this.fragments++
@@ -462,8 +459,8 @@ export class WireCalls {
   }
 
   /**
-   * The wire repeats the whole text of a call: it adds what the fragments left out, and replaces one that differs.
-   * False if it contradicts a call that is complete.
+   * Takes in the whole text of a call, repeated by the wire. It adds missing fragments and replaces a different text.
+   * Returns `false` if it contradicts a completed call.
    */
   replace(call: Call, text: string, out: Out): boolean {
     if (call.completed !== undefined) {
@@ -477,7 +474,10 @@ export class WireCalls {
     return true
   }
 
-  /** The last word on the arguments of a call, unless it contradicts whole ones. It is shown where no fragment was. */
+  /**
+   * Sets the final arguments of a call, unless they contradict whole arguments. Emits them only if no fragment came
+   * before.
+   */
   overwrite(call: Call, text: string, out: Out): void {
     if (call.text === "") this.append(call, text, out)
     else if (call.completed === undefined) {
@@ -487,12 +487,15 @@ export class WireCalls {
     }
   }
 
-  /** Returns `true` if a text has the arguments that a call has whole. Two calls may have none. */
+  /**
+   * Returns `true` if a text repeats a call's whole arguments. Empty arguments never count as repeated, since two calls
+   * may both be without arguments.
+   */
   isSaidAgain(call: Call, text: string): boolean {
     return call.isWhole && isEqual(call.text, text) && !hasNone(call)
   }
 
-  /** Adds to a complete call what the wire attaches to it later: that is part of the whole message. */
+  /** Adds metadata to a call, even after its completion: late metadata becomes part of the whole message. */
   describe(call: Call, metadata: Json.JsonObject): void {
     if (!hasEntries(metadata)) return
     call.metadata = { ...call.metadata, ...metadata }
@@ -500,7 +503,10 @@ export class WireCalls {
     call.completed = { ...call.completed, metadata: { ...call.completed.metadata, [this.key]: call.metadata } }
   }
 
-  /** The wire has moved on: a call whose text is whole is complete. Tells whether it is. A text is tried once. */
+  /**
+   * Completes a call with a whole text, since the wire has moved past the call. Returns whether the call is complete.
+   * Each text is tried once.
+   */
   settle(call: Call, out: Out): boolean {
     if (call.completed !== undefined) return true
     if (call.isTried || call.id === "" || call.again !== "" || isBlank(call.text) || this.strays.size > 0) return false
@@ -511,22 +517,22 @@ export class WireCalls {
     return true
   }
 
-  /** The wire has opened another call: the one before it is complete if its text is whole. */
+  /** Settles the previous call when the wire opens another: it is complete if its text is whole. */
   settleLast(out: Out): void {
     const last = this.all.at(-1)
     if (last !== undefined) this.settle(last, out)
   }
 
-  /** The wire has ended a call, whole or cut off. */
+  /** Ends a call at the wire's signal, whole or cut. */
   close(call: Call, isCut: boolean, out: Out): void {
     if (call.completed !== undefined || call.id === "") return
     this.complete(call, isCut ? lost("truncated") : ofText(written(textOf(call))), out)
   }
 
   /**
-   * The reply has ended, and with it all calls. If the token limit ended it, the last call was cut, even when its text
-   * parses: servers are known to mend a cut text. A call before it counts if its text is whole. Returns the reason why
-   * what was read cannot be trusted, if it cannot.
+   * Ends all calls with the reply. If the token limit ended the reply, the last call was cut, even if its text parses:
+   * some servers repair a cut text. Earlier calls count if their text is whole. Returns a reason to distrust the calls,
+   * if any.
    */
   endAll(ending: Ending, out: Out, last = this.all.at(-1)): string | undefined {
     const taker = this.placeStrays(out)
@@ -534,15 +540,15 @@ export class WireCalls {
     return this.endEach(ending, (call) => !call.isExecuted && (call === cut || isBlank(call.text)), out)
   }
 
-  /** Ends all calls, as `endAll` does, for a protocol that knows which of them the token limit has cut. */
+  /** Ends all calls as `endAll` does, for a protocol reporting which calls the token limit cut. */
   endKnown(ending: Ending, isCut: (call: Call) => boolean, out: Out): string | undefined {
     this.placeStrays(out)
     return this.endEach(ending, isCut, out)
   }
 
   /**
-   * Whole arguments behind others may be those of another call, under its number: a call without any has lost them, if
-   * the reply was not cut.
+   * Ends each call. Text behind whole arguments may belong to another call sent under the same number, so, unless the
+   * reply was cut, a call without arguments counts as lost.
    */
   private endEach(ending: Ending, isCut: (call: Call) => boolean, out: Out): string | undefined {
     const isMixed = ending !== "truncated" &&
@@ -554,7 +560,7 @@ export class WireCalls {
     return this.problem
   }
 
-  /** The reply has ended, and with it a call that may be open. */
+  /** Ends a possibly open call with the reply. */
   end(call: Call, ending: Ending, isCut: boolean, out: Out): void {
     if (call.completed !== undefined || call.id === "") return
     if (isCut) return this.complete(call, lost("truncated"), out)
@@ -562,9 +568,7 @@ export class WireCalls {
     this.complete(call, found, out)
   }
 
-  /**
-   * The reason why what was read cannot be trusted, if it cannot: the wire began other arguments of a complete call.
-   */
+  /** A reason to distrust the calls, if any: the wire began other arguments for a completed call. */
   private get problem(): string | undefined {
     return this.all.every(({ again, text }) =>
         text.startsWith(again.trim()) || JSON.stringify(text).startsWith(again.trim())
@@ -574,10 +578,10 @@ export class WireCalls {
   }
 
   /**
-   * The reply has ended with arguments that found no call: they came under another number, or in front of a name that
-   * never came. They belong to the one call that can have them. Where several can, none of these runs. A call that was
-   * open when they came and got others later may have those of another call, and so may each call behind it: none of
-   * these runs either. Returns the call that has them.
+   * Assigns arguments without a call at the end of the reply. They came under another number, or before a name that
+   * never arrived. They belong to the only call able to take them. With several candidates, all of these count as lost.
+   * A call open at that time which got other arguments later may hold another call's arguments, as may every later
+   * call: all these count as lost too. Returns the call given the arguments.
    */
   private placeStrays(out: Out): Call | undefined {
     const strays = [...this.strays]
@@ -598,7 +602,7 @@ export class WireCalls {
     return undefined
   }
 
-  /** Gives a call the arguments that found none, in the order of the wire. They replace `{}`, wherever that stands. */
+  /** Gives stray arguments to a call, in wire order. They replace `{}`, wherever that stands. */
   private give(call: Call, strays: ReadonlyArray<Call>, out: Out): void {
     const { before, fragments } = this.sinceStray ?? { before: new Map<Call, string>(), fragments: [] }
     const isReplaced = call.isWhole && hasNone(call)
@@ -633,8 +637,8 @@ export class WireCalls {
 }
 
 /**
- * Returns `true` if arguments without a call may be those of a call: it is open, and has none, or grew while these
- * came. `{}` is none for a call that was open when they came.
+ * Returns `true` if stray arguments may belong to a call: the call is open and has no arguments, or grew while the
+ * strays came. `{}` counts as no arguments for a call open at that time.
  */
 const mayTake = (call: Call, stray: Call): boolean => {
   if (call.id === "" || call.isExecuted || call.completed !== undefined) return false
@@ -651,28 +655,28 @@ const hasNone = ({ text }: Begun): boolean => {
 // ---------------------------------------------------------------------------------------------------------------------
 // calls from events
 
-/** A call while the fold gathers it. */
+/** A call gathered by the fold. */
 interface Entry extends Begun {
   readonly id: string
-  /** The id in the events, which another call may have as well. */
+  /** Event id, which another call may share. */
   readonly eventId: string
   readonly index: number
   name: string
-  /** Its arguments, once they are final. */
+  /** Final arguments, once known. */
   final: Arguments | undefined
-  /** The call as it was handed out to be run, and as it was run. */
+  /** The call as handed out for running. */
   taken: Message.ToolCall | undefined
   isExecuted: boolean
   metadata: Json.JsonObject
 }
 
-/** The calls of one id in the events, and the one that the next fragment belongs to. */
+/** The calls sharing one event id, and the call the next fragment belongs to. */
 interface Namesakes {
   readonly entries: Array<Entry>
   current: Entry
 }
 
-/** The fields that an adapter reports of a completed call. */
+/** Fields reported by an adapter for a completed call. */
 export interface Completed {
   readonly id: string
   readonly name: string
@@ -683,32 +687,29 @@ export interface Completed {
   readonly metadata?: Json.JsonObject
 }
 
-/** An event of a call. */
+/** A call event. */
 interface Named {
   readonly _tag: string
   readonly id: string
   readonly metadata?: unknown
 }
 
-/** The way in which unfinished calls are read when the message has ended. */
+/** The way to read unfinished calls at the end of a message. */
 export interface Reading {
   readonly parse: boolean
   readonly ending: Ending
 }
 
-/**
- * Returns `true` if the reported fields are valid for a call with these arguments. A field that is left out may also be
- * `null`.
- */
+/** Returns `true` if the reported argument text matches the call. An omitted field may also be `null`. */
 const isSaidOf = ({ rawArguments }: Completed, { text }: Entry): boolean => (rawArguments ?? text) === text
 
 /**
- * The calls of one message, out of the events of any adapter: ids may repeat, headers may be missing, and a call may be
- * completed again until it is taken to be run.
+ * The calls in one message, gathered from any adapter's events: ids may repeat, headers may be missing, and a call may
+ * be completed again until taken for running.
  */
 export class EventCalls {
   private readonly entries: Array<Entry> = []
-  /** The positions of the calls that the provider ran. */
+  /** Positions of the provider's own calls. */
   private readonly executed: Array<number> = []
   private readonly byEventId = new Map<string, Namesakes>()
   private readonly byId = new Map<string, Entry>()
@@ -719,8 +720,8 @@ export class EventCalls {
   private latest: Entry | undefined
 
   /**
-   * `turn` distinguishes the ids that are made here from those of other turns of the conversation. `idsBefore` returns
-   * the ids that its calls have, which the ids of these calls join. It is called for the first call.
+   * `turn` sets ids made here apart from those in other turns. `idsBefore` returns the conversation's call ids, joined
+   * by the ids of these calls. It runs at the first call.
    */
   constructor(turn = 0, idsBefore?: () => UniqueIds) {
     this.turn = turn
@@ -731,12 +732,12 @@ export class EventCalls {
     return this.entries.length === 0
   }
 
-  /** `true` if there is a call with a name. */
+  /** `true` if any call has a name. */
   get hasNamed(): boolean {
     return this.entries.some(({ name }) => name !== "")
   }
 
-  /** The ids of the calls, in the order in which they were opened. */
+  /** Call ids, in opening order. */
   get ids(): ReadonlyArray<string> {
     return this.entries.map((entry) => entry.id)
   }
@@ -781,18 +782,18 @@ export class EventCalls {
     }
   }
 
-  /** Assigns further fragments of that id to this call. */
+  /** Assigns further fragments with that id to this call. */
   private turnTo(eventId: string, entry: Entry): void {
     const namesakes = this.byEventId.get(eventId)
     if (namesakes !== undefined) namesakes.current = entry
   }
 
-  /** The latest call of an id of which something is so. */
+  /** Finds the latest call with an id fulfilling a condition. */
   private find(eventId: string, isSo: (entry: Entry) => boolean): Entry | undefined {
     return this.byEventId.get(eventId)?.entries.findLast(isSo)
   }
 
-  /** The latest call of an id that may go by that name and is, or is not, completed. */
+  /** Finds the latest call with an id, a matching name and the given completion state. */
   private latestOf(eventId: string, name: string, isCompleted: boolean): Entry | undefined {
     return this.find(
       eventId,
@@ -801,7 +802,7 @@ export class EventCalls {
   }
 
   /**
-   * A header. It is new, or sent again for a call that is still open; then the next fragments are that call's. Tells
+   * Takes in a header: a new one, or a repeated one for a call still open, which then gets the next fragments. Returns
    * whether anything changed.
    */
   started(eventId: string, name: string): boolean {
@@ -817,7 +818,7 @@ export class EventCalls {
     return true
   }
 
-  /** A fragment. Tells whether anything changed. */
+  /** Takes in a fragment. Returns whether anything changed. */
   delta(eventId: string, fragment: string): boolean {
     const entry = this.byEventId.get(eventId)?.current ?? this.open(eventId, "")
     this.latest = entry
@@ -827,8 +828,8 @@ export class EventCalls {
   }
 
   /**
-   * The call that an event with its own id has made final, to be run before the message has ended, its position, and
-   * its place among the calls to be answered. Once per call.
+   * Takes a call, made final by an event with its own id, for running before the message ends. Returns the call, its
+   * position, and its place among the calls to answer. Works once per call.
    */
   take(
     event: Completed
@@ -841,7 +842,7 @@ export class EventCalls {
     return { index, place: index - this.executed.filter((other) => other < index).length, call: entry.taken }
   }
 
-  /** Returns the event that was taken in last, under the own id of its call. One that belongs to no call stays. */
+  /** Returns the latest event under its call's own id. An event without a call is returned unchanged. */
   withOwnId<E extends Named>(event: E): E {
     const { latest } = this
     this.latest = undefined
@@ -851,12 +852,12 @@ export class EventCalls {
       : { ...event, id: latest.id }
   }
 
-  /** Frees the ids of the calls of a discarded reply. */
+  /** Frees the ids of a discarded reply. */
   discard(): void {
     this.unique?.release(this.byId.keys())
   }
 
-  /** Gives a call back that was taken and not run. */
+  /** Returns a call that was taken but not run. */
   giveBack(index: number): void {
     const entry = this.entries[index]
     if (entry !== undefined) entry.taken = undefined
@@ -884,7 +885,7 @@ export class EventCalls {
     entry.metadata = Json.isObject(call.metadata) ? call.metadata : Json.none
   }
 
-  /** Returns the calls of a whole message under their own ids: the nth of an id is the nth that its events opened. */
+  /** Returns a whole message's calls under their own ids: the nth call with an id is the nth opened by its events. */
   named(calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<Message.ToolCall> {
     const places = new Map<Namesakes, number>()
     return calls.map((call) => {
@@ -900,7 +901,7 @@ export class EventCalls {
     })
   }
 
-  /** Adds to final calls what the wire attached to them later, as the whole message reports it under their own ids. */
+  /** Adds late metadata to final calls, as reported by the whole message under their own ids. */
   describe(calls: unknown): void {
     if (!Array.isArray(calls)) return
     for (const call of calls) {
@@ -932,8 +933,8 @@ export class EventCalls {
 }
 
 /**
- * Arguments of a call that the wire never completed. What the token limit ended was cut there. `isDoubted`: there are
- * fragments of no call that may be some of them.
+ * Returns the arguments of a call never completed by the wire. Under the token limit they were cut. `isDoubted`: some
+ * stray fragments may belong to this call.
  */
 const unfinished = (entry: Entry, { ending, parse }: Reading, isDoubted: boolean): Arguments => {
   if (!parse) return { arguments: {} }
@@ -941,7 +942,7 @@ const unfinished = (entry: Entry, { ending, parse }: Reading, isDoubted: boolean
   return ending === "truncated" ? lost("truncated") : atEnd(textOf(entry), entry.isObserved, ending)
 }
 
-/** Returns metadata of a call, with the id that the wire gave it where it has another one. */
+/** Returns call metadata, including the wire id if it differs from the call's own. */
 const metadataOf = ({ eventId, id, metadata: own }: Entry, metadata: unknown = own): Json.JsonObject => {
   const given = Json.isObject(metadata) ? metadata : Json.none
   return id === eventId || eventId === "" ? given : { duplicateOf: eventId, ...given }
@@ -959,20 +960,20 @@ const toToolCall = (entry: Entry, { arguments: args, argumentsLost }: Arguments)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// lost arguments: the tool, the call, the reason and the length are reported, and never the text, which may be a secret
+// lost arguments: reports give the tool, the call, the reason and the length, never the text, which may hold a secret
 
 export interface LostArguments {
-  /** The id of the call. */
+  /** Call id. */
   readonly id: string
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
-  /** The reason why the arguments were lost. */
+  /** Reason for the loss. */
   readonly reason: Message.ArgumentsLost
-  /** The length of what arrived, in bytes of UTF-8. */
+  /** Received length, in bytes of UTF-8. */
   readonly bytes: number
 }
 
-/** The calls to be answered here that lost their arguments. */
+/** Returns the calls to answer here that lost their arguments. */
 export const lostOf = (calls: ReadonlyArray<Message.ToolCall>): ReadonlyArray<LostArguments> =>
   calls.flatMap(({ argumentsLost, id, name, providerExecuted, rawArguments = "" }) =>
     argumentsLost === undefined || providerExecuted === true

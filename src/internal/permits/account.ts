@@ -1,9 +1,9 @@
 /**
- * Accounts of what runs spend. A request reserves on all accounts around its run at once, and its reply is settled on
- * them. Who asks first is granted first: a request that waits holds up those behind it on the same account.
+ * Accounts for run spending. A request reserves on all accounts around its run at once; its reply settles the
+ * reservation. Requests are granted in order: a waiting request holds up later requests on the same account.
  *
- * Only a request whose reply is under way holds a reservation. What is held therefore comes back by itself, and no
- * request waits for ever.
+ * Only requests with a reply under way hold a reservation. Held amounts therefore always return, and no request waits
+ * for ever.
  */
 import * as Effect from "effect/Effect"
 import type * as Response from "../../Response.ts"
@@ -16,12 +16,12 @@ export interface Amount {
   readonly money: number
 }
 
-/** The resources that an account may bound. */
+/** Resources an account can bound. */
 const resources = ["calls", "inputTokens", "outputTokens", "tokens", "money"] as const
 
 export type Resource = (typeof resources)[number]
 
-/** The bounds of an account. What is left out has no bound. */
+/** Account bounds. Omitted resources are unbounded. */
 export type Bounds = { readonly [R in Resource]?: number | undefined }
 
 export const nothing: Amount = { calls: 0, inputTokens: 0, outputTokens: 0, money: 0 }
@@ -38,29 +38,29 @@ export const plus = (left: Amount, right: Amount): Amount => combined(left, righ
 const minus = (left: Amount, right: Amount): Amount => combined(left, right, -1)
 
 /**
- * Rounds an amount up, to the largest whole number that is exact at most. The error of binary fractions is no part of
- * an amount: 100 tokens at 0.07 are 7, not 8.
+ * Rounds an amount up, capped at the largest exact integer. Binary fraction errors do not count: 100 tokens at 0.07
+ * are 7, not 8.
  */
 export const roundedUp = (amount: number): number =>
   Math.min(Number.MAX_SAFE_INTEGER, Math.ceil(Number(amount.toPrecision(15))))
 
-/** Returns the part of an amount that a bound is about. */
+/** Returns the bounded part of an amount. */
 export const partOf = (amount: Amount, resource: Resource): number =>
   resource === "tokens" ? amount.inputTokens + amount.outputTokens : amount[resource]
 
-// The notes of the rule of budgets, of which the account of a run is the sum.
+// Notes of the budget rule, which add up to a run's account.
 
-/** The name of the rule, and so of its notes. */
+/** Name of the rule, and so of its notes. */
 export const rule = "budget"
 
 type Notes = Readonly<Record<string, unknown>>
 
-/** The note of a step: what its requests have spent, what a crash took, and what the open request has reserved. */
+/** A step's note: spending by its requests, losses in a crash, and the open request's reservation. */
 export interface Note {
   readonly settled?: Amount
   readonly lost?: Amount
   readonly reserved?: Amount
-  /** The whole account so far, of a budget that counts over the runs of a session. */
+  /** Whole account so far, for a budget counting across a session's runs. */
   readonly session?: Amount
 }
 
@@ -69,10 +69,10 @@ export const noteOf = (notes: Notes): Note => Object.hasOwn(notes, rule) ? notes
 export const sum = (...amounts: ReadonlyArray<Amount | undefined>): Amount =>
   amounts.reduce<Amount>((all, amount) => amount === undefined ? all : plus(all, amount), nothing)
 
-/** Returns what the requests of a step have cost, those included that a crash took. */
+/** Returns the cost of a step's requests, including requests lost in a crash. */
 export const costOf = (note: Note): Amount => sum(note.settled, note.lost)
 
-/** Returns the amount of what a reply has used, with the reservation for what it does not say. */
+/** Returns the amount used by a reply, with reserved amounts in place of unreported ones. */
 export const amountOf = (usage: Response.Usage, reserved: Amount, money: number | undefined): Amount => ({
   calls: 1,
   inputTokens: roundedUp(usage.inputTokens ?? reserved.inputTokens),
@@ -80,49 +80,49 @@ export const amountOf = (usage: Response.Usage, reserved: Amount, money: number 
   money: money ?? 0
 })
 
-/** A step as a journal has it. */
+/** A journaled step. */
 interface Step {
   readonly notes: Notes
-  /** The usage of its reply. `null` where the reply reported none. Left out while no reply is recorded. */
+  /** Reply usage. `null` if the reply reported none at all, left out while no reply is recorded. */
   readonly usage?: Response.Usage | null
 }
 
-/** Returns the cost of a step of a run inside: by its note, and by its reply where the note is of its request. */
+/** Returns the cost of a nested run's step: by its note and, if the note has an open reservation, by its reply. */
 export const costInside = ({ notes, usage }: Step): Amount => {
   const { reserved, ...note } = noteOf(notes)
   if (reserved === undefined) return costOf(note)
   return sum(costOf(note), usage ? amountOf(usage, reserved, reserved.money) : reserved)
 }
 
-/** Tells whether the account of a run is that of its session. */
+/** Returns `true` if the run's account belongs to its session. */
 export const isOfSession = (steps: ReadonlyArray<Step>): boolean =>
   steps.some(({ notes }) => noteOf(notes).session !== undefined)
 
 /**
- * Returns the notes for the session behind a run that is given up: what it was given, and the cost of its steps and of
- * the runs inside it. The notes stay as they are where the account of the run is another one.
+ * Returns the session's notes behind a run given up: the amount given to the run, plus the cost of its steps and nested
+ * runs. Unchanged if the account is not the session's.
  */
 export const keptBehind = (kept: Notes, steps: ReadonlyArray<Step>, inside: ReadonlyArray<Step>): Notes =>
   isOfSession(steps)
     ? { ...kept, [rule]: { session: sum(noteOf(kept).session, ...[...steps, ...inside].map(costInside)) } }
     : kept
 
-/** A request as one account sees it. */
+/** A request against one account. */
 export interface Wanted {
   readonly account: Account
   readonly amount: Amount
-  /** `true` for the last request of the run that opened the account, which may use what is kept for it. */
+  /** `true` for the last request of the run owning the account. It may use the kept amount. */
   readonly isLast: boolean
 }
 
-/** An account that does not suffice, and will not. */
+/** An account without enough, now and later. */
 export interface Exhausted {
   readonly _tag: "Exhausted"
   readonly account: Account
   readonly resource: Resource
 }
 
-/** A granted request. It is settled once: a second time changes nothing. */
+/** A granted request. Settling a second time changes nothing. */
 export class Reservation {
   readonly _tag = "Reservation"
   private readonly wanted: ReadonlyArray<Wanted>
@@ -133,7 +133,7 @@ export class Reservation {
     for (const { account, amount } of wanted) account.hold(amount)
   }
 
-  /** Gives the reservation back, and counts what was spent in its place, by what each account has reserved. */
+  /** Releases the reservation and counts the spent amount instead, given the reserved amount on each account. */
   settle(spentOf: (reserved: Amount) => Amount): void {
     if (!this.isOpen) return
     this.isOpen = false
@@ -149,11 +149,11 @@ interface Waiting {
 
 export class Account {
   readonly bounds: Bounds
-  /** The amount that was spent. */
+  /** Amount spent. */
   spent: Amount = nothing
-  /** The amount that is kept for a last request of the run that opened the account. */
+  /** Amount kept for a last request of the run owning the account. */
   kept: Amount = nothing
-  /** The requests that wait, in the order in which they asked. */
+  /** Waiting requests, in order. */
   readonly waiting = new Set<Waiting>()
   private held: Amount = nothing
 
@@ -161,14 +161,14 @@ export class Account {
     this.bounds = bounds
   }
 
-  /** Returns the resource of which there is not enough, and whether held reservations may still give it back. */
+  /** Returns the resource in short supply, and whether held reservations may still free enough. */
   lacking(
     { amount, isLast }: Omit<Wanted, "account">
   ): { readonly resource: Resource; readonly mayReturn: boolean } | undefined {
     for (const resource of resources) {
       const bound = this.bounds[resource]
       if (bound === undefined) continue
-      // A last request that has grown beyond what is kept takes what there is.
+      // A last request grown beyond the kept amount takes whatever is left.
       const needed = isLast ? Math.min(partOf(amount, resource), partOf(this.kept, resource)) : partOf(amount, resource)
       const left = bound - partOf(this.spent, resource) - (isLast ? 0 : partOf(this.kept, resource))
       if (needed > left || left <= 0) return { resource, mayReturn: false }
@@ -178,7 +178,7 @@ export class Account {
     return undefined
   }
 
-  /** Returns what is left of each bound, without what is reserved. */
+  /** Returns the rest of each bound, without reserved amounts. */
   get left(): { readonly [resource: string]: number } {
     return Object.fromEntries(resources.flatMap((resource) => {
       const bound = this.bounds[resource]
@@ -188,7 +188,7 @@ export class Account {
     }))
   }
 
-  /** Counts what was spent without a reservation, such as before a run was resumed. */
+  /** Counts spending without a reservation, such as spending before a run was resumed. */
   add(spent: Amount): void {
     this.spent = plus(this.spent, spent)
   }
@@ -203,7 +203,7 @@ export class Account {
   }
 }
 
-/** Returns what a request gets now, and nothing while it has to wait. */
+/** Returns the result for a request now, or `undefined` while it must wait. */
 const judged = (wanted: ReadonlyArray<Wanted>): Reservation | Exhausted | undefined => {
   let waits = false
   for (const { account, amount, isLast } of wanted) {
@@ -221,7 +221,7 @@ const leave = (waiting: Waiting): void => {
   for (const { account } of waiting.wanted) account.waiting.delete(waiting)
 }
 
-/** Grants the requests that wait for these accounts, as far as there is enough, in their order. */
+/** Grants waiting requests on these accounts in order, as far as the amounts suffice. */
 const moved = (changed: ReadonlyArray<Pick<Wanted, "account">>): void => {
   const accounts = changed.map(({ account }) => account)
   for (let account = accounts.pop(); account !== undefined; account = accounts.pop()) {
@@ -235,15 +235,15 @@ const moved = (changed: ReadonlyArray<Pick<Wanted, "account">>): void => {
   }
 }
 
-/** Keeps an amount for the last request of the run that opened the account. */
+/** Keeps an amount for the last request of the run owning the account. */
 export const keepFor = (account: Account, amount: Amount): void => {
   account.kept = amount
   moved([{ account }])
 }
 
 /**
- * Reserves on all accounts at once, or says which of them is exhausted. While others hold what may come back, it waits;
- * an interruption takes the request back. `take` receives a reservation in the moment in which it is made.
+ * Reserves on all accounts at once, or returns the exhausted account. Waits while held reservations may free enough;
+ * interruption withdraws the request. `take` receives a reservation at the moment of its creation.
  */
 export const reserve = (
   wanted: ReadonlyArray<Wanted>,
@@ -259,7 +259,7 @@ export const reserve = (
   return Effect.callback<Reservation | Exhausted>((resume) => {
     const waiting: Waiting = { wanted, take: (given) => resume(Effect.succeed(taken(given))) }
     for (const { account } of wanted) account.waiting.add(waiting)
-    // Nothing of what it needs may come back any more.
+    // Nothing the request needs may be returned any more.
     moved(wanted)
     return Effect.sync(() => {
       leave(waiting)

@@ -1,12 +1,11 @@
 /**
- * Permits. `HeldPermits` are the permits of one handler: those of its tool's keys, and one of the tree. The handler
- * lends them to the runs that it starts: while one of these is alive the handler holds none, so that nested runs cannot
- * deadlock; when the last of them has ended, the handler waits until it has its permits again. A handler that is being
+ * Permits. `HeldPermits` are the permits of one handler: a permit for each of its tool's keys, and one tree permit. The
+ * handler lends them to the runs it starts: while any such run is alive the handler holds no permits, so nested runs
+ * cannot deadlock. After the last of these runs ends, the handler waits to get its permits back. A handler being
  * stopped waits for no permit.
  *
- * `KeyedPermits` are permits by name. A name exists as long as one of its permits is held or awaited, so that names
- * made from arguments cost nothing once they are out of use. Where two callers give one name different numbers, the
- * smaller one counts.
+ * `KeyedPermits` are permits by name. A name exists while a permit is held or awaited, so names made from arguments
+ * cost nothing after use. If two callers give one name different numbers, the smaller counts.
  */
 import type * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -19,25 +18,25 @@ import type * as Tool from "../../Tool.ts"
 import type { Limit } from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 
-/** The call that permits are for: its id, and the fibers of its run, by which calls of one run are known. */
+/** The call using the permits: its id and its run's fibers, which identify calls of the same run. */
 export interface Owner {
   readonly id: string
   readonly running: object
-  /** Notes that a wait for permits is over. */
+  /** Notes the end of a wait for permits. */
   readonly moved?: (() => void) | undefined
 }
 
-/** A run that permits are lent to. */
+/** A run borrowing the permits. */
 interface Borrower {
-  /** Tells whether it only waits for permits. */
+  /** `true` if the run only waits for permits. */
   readonly isHeldUp: boolean
-  /** Stops one of its calls, by the path to it. `false`: there is no such call, or it is answered. */
+  /** Stops one call by its path. Returns `false` if the call is unknown or already answered. */
   readonly stopCall: (path: ReadonlyArray<string>, reason: string) => boolean
-  /** Returns its inbox or, behind a path, that of a run inside one of its calls. */
+  /** Returns the run's inbox or, behind a path, the inbox of a nested run. */
   readonly inboxAt: (path: ReadonlyArray<string>) => object | undefined
 }
 
-/** The wait of a call, as `ToolQueued` describes it. */
+/** A waiting call, as described by `ToolQueued`. */
 export interface Wait {
   readonly reason: "permit" | "key" | "exclusive"
   readonly key?: string
@@ -45,22 +44,22 @@ export interface Wait {
   readonly elsewhere?: boolean
 }
 
-/** A wait that is over, as `ToolExecutionStarted` describes it. */
+/** A finished wait, as described by `ToolExecutionStarted`. */
 export interface Waited extends Wait {
   readonly millis: number
 }
 
-/** The most calls that are named as those which another one waits for. */
+/** Most calls named as the ones ahead of a waiting call. */
 const mostNamed = 3
 
-/** Returns the calls that are named as those which another one waits for, if there are any. */
+/** Returns the calls named as ahead of a waiting call, if any. */
 export const behind = (calls: ReadonlyArray<{ readonly id: string }>): Pick<Wait, "behind"> =>
   calls.length === 0 ? {} : { behind: calls.slice(0, mostNamed).map(({ id }) => id) }
 
-/** The users of a semaphore, first come first, each with whether it holds its permit. */
+/** Semaphore users in order of arrival, each with whether it holds a permit. */
 type Users = Map<HeldPermits, boolean>
 
-/** A semaphore does not tell who holds its permits. The one of a tree may be the caller's own. */
+/** Users by semaphore: a semaphore does not reveal its holders. A tree's semaphore may belong to the caller. */
 const usersOf = new WeakMap<Semaphore.Semaphore, Users>()
 
 const usersOfTree = (tree: Semaphore.Semaphore): Users => {
@@ -75,27 +74,27 @@ export class HeldPermits {
   readonly owner: Owner
   private readonly tree: Semaphore.Semaphore
   private readonly users: Users
-  /** The names that it uses, with their users. The last one is awaited as long as its permit is not held. */
+  /** Key names in use, with their users. The last name is awaited until its permit is held. */
   private names: Array<readonly [key: string, users: Users]> | undefined
   private readonly keyed: Effect.Effect<void, never, Scope.Scope> | undefined
   private readonly services: Context.Context<any>
-  /** The scope of the held permits, which returns them when it closes. */
+  /** Scope of the held permits, returning them on close. */
   private scope: Scope.Closeable | undefined
   private readonly borrowers = new Set<Borrower>()
-  /** Tells whether the permits of the keys are there, so that the one of the tree is next. */
+  /** `true` once the key permits are held, so that the tree permit is next. */
   private hasKeys = false
   private isStopped = false
   /**
-   * The time by which the runs that the handler starts must end, in milliseconds since 1970. `undefined` unless the
-   * handler is being stopped.
+   * Deadline for runs started by the handler, in milliseconds since 1970. `undefined` unless the handler is being
+   * stopped.
    */
   until: number | undefined
-  /** The listener for the step of `take` from one permit to the next. Set for a call that has had to wait. */
+  /** Listener, called when `take` moves from one permit to the next. Set for calls that had to wait. */
   stepped: (() => void) | undefined
-  /** The fiber that waits to have the permits back. */
+  /** Fiber waiting to get the permits back. */
   private waiting: Fiber.Fiber<void> | undefined
 
-  /** Makes the holder. `keyed` takes the permits of the tool's keys, and returns them when its scope closes. */
+  /** Makes the holder. `keyed` takes the permits for the tool's keys and returns them when its scope closes. */
   constructor(
     tree: Semaphore.Semaphore,
     keyed: Effect.Effect<void, never, Scope.Scope> | undefined,
@@ -110,8 +109,8 @@ export class HeldPermits {
   }
 
   /**
-   * Waits for the permits, those of the keys first: a call that has the one of the tree waits for nothing else.
-   * `giveBack` returns them, also the part that came before an interruption.
+   * Waits for the permits, key permits first: a call with the tree permit waits for nothing else. `giveBack` returns
+   * them, including any taken before an interruption.
    */
   take(): Effect.Effect<void> {
     const scope = Scope.makeUnsafe()
@@ -130,26 +129,26 @@ export class HeldPermits {
     return Scope.provide(both, scope)
   }
 
-  /** Notes that `take` has succeeded. A step of its own would cost each call. */
+  /** Notes that `take` succeeded. A separate effect would cost every call a step. */
   taken(): void {
-    // A call that was given up holds none.
+    // An abandoned call holds nothing.
     if (this.scope !== undefined) this.users.set(this, true)
   }
 
-  /** Notes that it waits for the permit of a name. */
+  /** Notes a wait for a key's permit. */
   awaits(key: string, users: Users): void {
     users.set(this, false)
     this.names = [...this.names ?? [], [key, users]]
     this.stepped?.()
   }
 
-  /** The permit that a wait in the first `take` is for, and the calls that hold it. */
+  /** The permit awaited by the first `take`, and the calls holding it now. */
   get wait(): Wait {
     const isKeyed = this.keyed !== undefined && !this.hasKeys
     const [key, users] = isKeyed ? this.names?.at(-1) ?? [] : [undefined, this.users]
     const all = Array.from(users ?? [])
     const holding = all.filter(([, isHolding]) => isHolding)
-    // A permit that was just given back is already the one of the first that waits.
+    // A permit just returned already belongs to the first in line.
     const ahead = holding.length > 0 ? holding : all.slice(0, Math.max(0, all.findIndex(([other]) => other === this)))
     const own = ahead.filter(([{ owner }]) => owner.running === this.owner.running).map(([{ owner }]) => owner)
     const isElsewhere = users !== undefined && (own.length < ahead.length || ahead.length === 0)
@@ -167,7 +166,7 @@ export class HeldPermits {
     this.names = undefined
   }
 
-  /** Returns the held permits. The caller runs the effect at once, where no interruption comes through. */
+  /** Returns the held permits. The caller runs this effect at once, uninterruptibly. */
   giveBack(): Effect.Effect<void> {
     const { scope } = this
     this.scope = undefined
@@ -175,7 +174,7 @@ export class HeldPermits {
     return scope === undefined ? Effect.void : Scope.close(scope, Exit.void)
   }
 
-  /** Returns the held permits and those that may still be coming, also while the handler is alive. */
+  /** Returns held and still arriving permits, even while the handler is alive. */
   release(): void {
     this.stop()
     this.forget()
@@ -190,43 +189,43 @@ export class HeldPermits {
     this.until = Math.min(this.until ?? Infinity, until)
   }
 
-  /** Stops the handler. If it waits for permits, it continues without them. */
+  /** Stops the handler. A handler waiting for permits continues without them. */
   stop(): void {
     this.isStopped = true
     this.waiting?.interruptUnsafe()
   }
 
-  /** Tells whether the handler waits to have its permits back, or each run that it has started waits for permits. */
+  /** `true` if the handler waits to get its permits back, or every run started by the handler waits for permits. */
   get isHeldUp(): boolean {
     const { borrowers, waiting } = this
     if (borrowers.size === 0) return waiting !== undefined && waiting.pollUnsafe() === undefined
     return Array.from(borrowers).every(({ isHeldUp }) => isHeldUp)
   }
 
-  /** Stops one call of the runs that the handler has started, the one begun last first. */
+  /** Stops one call in the handler's runs, trying the latest run first. */
   stopCall(path: ReadonlyArray<string>, reason: string): boolean {
     return Array.from(this.borrowers).toReversed().some((run) => run.stopCall(path, reason))
   }
 
-  /** Returns the inbox at the end of a path in the runs that the handler has started: of the one begun last. */
+  /** Returns the inbox at a path within the handler's runs, preferring the latest run. */
   inboxAt(path: ReadonlyArray<string>): object | undefined {
     return Array.from(this.borrowers, (run) => run.inboxAt(path)).findLast((inbox) => inbox !== undefined)
   }
 
-  /** Lends the permits until the scope of a run closes. */
+  /** Lends the permits until a run's scope closes. */
   lend(scope: Scope.Scope, run: Borrower): Effect.Effect<void> {
     return Effect.uninterruptible(Effect.suspend(() => {
       const added = Scope.addFinalizer(scope, this.takeBack(run))
       const isLent = this.borrowers.size > 0
       this.borrowers.add(run)
       if (isLent) return added
-      // A handler that waits for its permits after the end of an earlier run need not wait any more.
+      // The handler may still be waiting for its permits after an earlier run. That wait is no longer needed.
       this.waiting?.interruptUnsafe()
       return Effect.andThen(this.giveBack(), added)
     }))
   }
 
-  /** Takes the permits back, while a scope closes and no interruption comes through: `stop` and `lend` end the wait. */
+  /** Takes the permits back while a scope closes, uninterruptibly: `stop` and `lend` end the wait. */
   private takeBack(run: Borrower): Effect.Effect<void> {
     return Effect.suspend(() => {
       this.borrowers.delete(run)
@@ -244,7 +243,7 @@ export class HeldPermits {
 
 // Permits by name.
 
-/** The permits that a call needs while its handler runs: the names, each with the largest number of calls at once. */
+/** Permits needed while a handler runs: key names, each with the largest number of concurrent calls. */
 export type Wanted = ReadonlyMap<string, number>
 
 export const wanted = (
@@ -269,7 +268,7 @@ interface Pool {
 }
 
 export class KeyedPermits {
-  /** The set of names needs no scope of its own to close: a name goes with its last user. */
+  /** The name map needs no closing scope: a name disappears with its last user. */
   private readonly pools = Effect.runSync(
     Scope.provide(RcMap.make<string, Pool, never, never>({ lookup: () => Effect.sync(unlimited) }), Scope.makeUnsafe())
   )
@@ -292,7 +291,7 @@ export class KeyedPermits {
     )
   }
 
-  /** Takes the wanted permits in the order of their names, so that two callers never wait for each other. */
+  /** Takes the wanted permits in name order, so that no two callers wait for each other. */
   takeAll(wanted: Wanted, holder?: HeldPermits): Effect.Effect<void, never, Scope.Scope> {
     const sorted = Array.from(wanted).toSorted(([left], [right]) => left < right ? -1 : 1)
     return Effect.forEach(sorted, ([key, permits]) => this.take(key, permits, holder), { discard: true })
