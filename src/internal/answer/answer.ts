@@ -1,7 +1,7 @@
 /**
- * Makes the one answer of a call from its outcome: the text the model reads, the raw result the consumer sees, and the
- * halt it may cause. Failures go through the caller's error policy exactly once, whatever their origin; only `fail` of
- * that policy leaves as an error.
+ * Turns a call's outcome into its one answer: the text for the model, the raw result for the consumer, and a halt, if
+ * the outcome causes one. Every failure passes the caller's error policy exactly once, whatever its origin. Only the
+ * policy's `fail` leaves as an error.
  */
 import * as Cause from "effect/Cause"
 import type * as Clock from "effect/Clock"
@@ -26,9 +26,9 @@ import * as OpenCalls from "./openCalls.ts"
 import { ChatFailed } from "./subAgent.ts"
 import * as Teller from "./teller.ts"
 
-/** The policies and services that answer the calls of a batch. */
+/** Policies and services answering the calls of a batch. */
 export interface Answering<E, R> extends Contents.Writing {
-  /** The policy that decides where a tool has none of its own. */
+  /** Error policy for tools without their own. */
   readonly onToolError: OnToolError<E, R>
   readonly clock: Clock.Clock
 }
@@ -38,26 +38,23 @@ export interface Answer {
   readonly message: Message.Message
   readonly tail: OpenCalls.Tail
   readonly halt?: Event.Halt
-  /**
-   * The kind of failure of the handler: it reported one, or crashed. A call that was not run to its end has done
-   * neither.
-   */
+  /** Kind of handler failure: reported or crashed. Absent for a call not run to its end. */
   readonly failure?: "reported" | "crashed"
-  /** The reason of the `ToolError` that the answer is, `"cancelled"` for a cancelled sub-agent. */
+  /** Reason of the answered `ToolError`, or `"cancelled"` for a cancelled sub-agent. */
   readonly code?: ToolError["reason"]
-  /** The fields that may be shown of the error that the call crashed with. The answer itself may be another. */
+  /** Public fields of the error the call crashed with. The answer itself may differ. */
   readonly cause?: Json.JsonObject
-  /** The fields that a handler which succeeded adds to the context. */
+  /** Fields a successful handler adds to the context. */
   readonly contextUpdate?: Json.JsonObject
-  /** `true` if the call had its answer before the run was resumed. */
+  /** `true` if the call was answered before the run was resumed. */
   readonly isReplayed?: boolean
 }
 
-/** A call of a batch, by its position. One that never runs is neither shared nor exclusive. */
+/** A call in a batch, with its position. A call that never runs is neither shared nor exclusive. */
 export interface Numbered extends Subject {
   readonly index: number
   readonly isExclusive?: boolean
-  /** `true` if a question has answered the call, which this answer settles. */
+  /** `true` if this answer settles a question asked by the call. */
   readonly isSettlement?: boolean
 }
 
@@ -72,7 +69,7 @@ const encoded = (
   return event
 }
 
-/** The answer that ends a call with an event. Its message and its halt are the event's. */
+/** Builds the answer from the event ending a call, including its message and halt. */
 const ended = (raw: Tool.Outcome, tail: OpenCalls.Tail): Answer => {
   const message = OpenCalls.messageOf(tail)
   const halt = OpenCalls.haltOf(tail)
@@ -102,7 +99,7 @@ const told = (
   ...failure(reason)
 })
 
-/** Returns the code of an error for the event and the message that tell it. */
+/** Returns an error's code for the event and the message. */
 const toldCode = ({ policy }: Pick<Contents.Writing, "policy">, error: unknown): Pick<Answer, "code"> => {
   const code = codeOf(error)
   return code === undefined || policy.callFacts === "hidden" ? {} : { code }
@@ -115,7 +112,7 @@ const failure = (reason: unknown): Pick<Answer, "failure" | "code"> => {
   return isCrash(reason) ? { failure: "crashed", ...coded } : coded
 }
 
-/** Returns the reason of the `ToolError` that an error is, and `"cancelled"` for a cancelled sub-agent. */
+/** Returns the reason of a `ToolError`, or `"cancelled"` for a cancelled sub-agent. */
 export const codeOf = (error: unknown): ToolError["reason"] | undefined => {
   if (error instanceof ToolError) return error.reason
   return error instanceof ChatFailed && error.reason === "cancelled" ? "cancelled" : undefined
@@ -158,7 +155,7 @@ const toldHalt = (
   ...failure(reason)
 })
 
-/** The caller's function broke: the run halts, and the exception is reported next to the tool error. */
+/** Halts the run after the caller's function broke, and reports the exception next to the tool error. */
 const broken = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -173,9 +170,7 @@ const broken = <E, R>(
   return halted(answering, subject, error, { onToolErrorException: exception })
 }
 
-/**
- * Returns the content that a policy puts in the place of an error. Under R-039 a tool's limit is for its own results.
- */
+/** Returns the policy's replacement content for an error. Under R-039 a tool's limit covers only its own results. */
 const replaced = <E, R>({ policy }: Answering<E, R>, { tool }: Subject, content: Message.Content): Contents.Shown =>
   policy.resultCut === "head"
     ? { content: Json.wellFormed(content) }
@@ -209,10 +204,7 @@ const decided = <E, R>(
   return halted(answering, subject, error)
 }
 
-/**
- * The answer to a failure: the caller's policy decides, and is asked once. A crash is logged, however the policy
- * decides.
- */
+/** Answers a failure by the caller's policy, asked once. A crash is always logged, whatever the policy decides. */
 export const failed = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -227,11 +219,11 @@ export const failed = <E, R>(
   )
 }
 
-/** A tool's own error policy goes before that of the run. */
+/** Returns the error policy for a call: the tool's own policy takes precedence over the run's. */
 const policyOf = <E, R>(answering: Answering<E, R>, { tool }: Subject): OnToolError<E, R> =>
   tool?.onToolError ?? answering.onToolError
 
-/** Returns the decision of an error policy as an Effect. One that is no Effect is judged like a decision. */
+/** Returns an error policy's decision as an Effect. Plain values are judged like decisions. */
 const asEffect = <R>(decision: unknown): Effect.Effect<unknown, never, R> =>
   Effect.isEffect(decision) ? decision as Effect.Effect<unknown, never, R> : Effect.succeed(decision)
 
@@ -252,7 +244,9 @@ const asked = <E, R>(answering: Answering<E, R>, { call }: Subject, raw: Tool.As
   return ended(raw, tail)
 }
 
-/** A halt is kept even when its result cannot be encoded: it is then written as it can be. */
+/**
+ * Answers a halt. The halt is kept even if its result cannot be encoded: the result is then rendered as literal JSON.
+ */
 const stopped = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -275,14 +269,14 @@ const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
     metadata: { reservedHaltAtom: raw.reason }
   })
 
-/** The answer to a result that could not be written. */
+/** Answers a result that could not be written. */
 export const unwritten = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
   cause: Cause.Cause<unknown>
 ): Effect.Effect<Answer, E, R> => failed(answering, subject, encodingFailed(subject, cause))
 
-/** The answer to a result that was written, or could not be. */
+/** Answers a successful result, given the exit of its encoding. */
 export const succeeded = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -297,7 +291,10 @@ export const succeeded = <E, R>(
   return Effect.succeed(result(subject.call, raw, shown, false))
 }
 
-/** A call that may have had its effect was decided about by its tool: the error policy is not asked. */
+/**
+ * Answers an error outcome. If a call may have had its effect, its tool has already decided: the error policy is not
+ * asked.
+ */
 const errored = <E, R>(answering: Answering<E, R>, subject: Subject, raw: Tool.Error): Effect.Effect<Answer, E, R> => {
   if (ToolOutcomes.isEndingRun(raw)) return halted(answering, subject, raw.error)
   return raw.error instanceof ToolError && raw.error.reason === "unknown_effect"
@@ -305,14 +302,14 @@ const errored = <E, R>(answering: Answering<E, R>, subject: Subject, raw: Tool.E
     : failed(answering, subject, raw.error)
 }
 
-/** The answer to what an executor yielded, when it is asked for. */
+/** Answers an executor's outcome, lazily. */
 export const fromOutcome = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
   raw: unknown
 ): Effect.Effect<Answer, E, R> => Effect.suspend(() => answerTo(answering, subject, raw))
 
-/** The answer to what an executor yielded. */
+/** Answers an executor's outcome. */
 export const answerTo = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -338,25 +335,25 @@ export const answerTo = <E, R>(
   }
 }
 
-/** The answer to a call that its tool's gates did not let run. It is a result like any other, and no failure. */
+/** Answers a call denied by its tool's gates. Such an answer is an ordinary result, not a failure. */
 export const denied = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
   error: Tool.ToolError
 ): Effect.Effect<Answer, never, any> => continued(answering, subject, error)
 
-/** An answer with what its handler adds to the context. What failed adds nothing. */
+/** Adds a handler's context update to an answer. Errors add nothing. */
 export const updating = (answer: Answer, contextUpdate: Json.JsonObject | undefined): Answer =>
   contextUpdate === undefined || answer.raw._tag === "Error" ? answer : { ...answer, contextUpdate }
 
-/** The answer to a call that was not run to its end. It says so, and is no failure that a policy is asked about. */
+/** Answers a call not run to its end. Such an answer is not a failure, and no policy is asked. */
 export const cancelled = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
   error: Tool.ToolError
 ): Effect.Effect<Answer, never, any> => continued(answering, subject, error)
 
-/** The answer to a call whose grace period is over. It is written at once, without code of the caller's. */
+/** Answers a call at the end of its grace period, at once and without caller code. */
 export const unfinished = (
   { policy }: Pick<Contents.Writing, "policy">,
   subject: Subject,
@@ -364,8 +361,8 @@ export const unfinished = (
 ): Answer => told({ policy }, subject, error, Contents.cutError(Contents.literalError(error), policy))
 
 /**
- * The answer when writing one broke off: a fiber was interrupted from outside, or a value could not even be looked at.
- * The error policy is not asked, for it may have been asked before.
+ * Answers a call after writing its answer broke off: a fiber was interrupted from outside, or a value could not even be
+ * inspected. The error policy is not asked, since it may have been asked before.
  */
 export const lost = <E, R>(answering: Answering<E, R>, subject: Subject, cause: Cause.Cause<unknown>): Answer => {
   const error = toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "encoding_failed", subject.call, {
@@ -378,7 +375,7 @@ export const lost = <E, R>(answering: Answering<E, R>, subject: Subject, cause: 
     : toldHalt(answering, subject, error, text.content, {})
 }
 
-/** The parts of an answer that are recorded, beside its message. */
+/** Recorded parts of an answer, beside its message. */
 interface Recorded {
   readonly message: Message.Message
   readonly halt?: Event.Halt | undefined
@@ -388,11 +385,11 @@ interface Recorded {
   readonly originalLength?: number | undefined
 }
 
-/** The content of a message as a value: the JSON that it is, or its text. */
+/** Returns message content as a value: parsed JSON, or the text itself. */
 const valueOf = (content: Message.Content): unknown =>
   typeof content === "string" ? Result.getOrElse(Json.parse(content), () => content) : content
 
-/** The answer that a call had before its run was resumed. Its result is what the model read. */
+/** Rebuilds the answer a call had before its run was resumed. The result is the content the model read. */
 export const replayed = (id: string, recorded: Recorded): Answer => {
   const { code, contextUpdate, failure, halt, message, originalLength } = recorded
   const value = valueOf(message.content)
@@ -406,7 +403,7 @@ export const replayed = (id: string, recorded: Recorded): Answer => {
   }
 }
 
-/** The question that a call still waits with. */
+/** Rebuilds the open question of a waiting call. */
 export const replayedQuestion = (event: Event.Of<"AskUserRequested">): Answer => {
   const { answerSchema, defaultAnswer, opts, question } = event
   const raw: Tool.AskUser = {
@@ -419,9 +416,9 @@ export const replayedQuestion = (event: Event.Of<"AskUserRequested">): Answer =>
   return { ...ended(raw, event), isReplayed: true }
 }
 
-// Answers without a run: of calls whose tool and encoder are not at hand.
+// Answers without a run, for calls whose tool and encoder are unavailable.
 
-/** The answer to a call that was denied or cancelled between runs, or that its own run did not end. */
+/** Answers a call denied or cancelled between runs, or left unanswered by its own run. */
 export const refused = (
   reason: "denied" | "cancelled",
   call: Message.ToolCall,
@@ -431,17 +428,17 @@ export const refused = (
   return ofError(call, error)
 }
 
-/** The answer that tells an error. */
+/** Answers a call with an error. */
 export const ofError = ({ id }: Pick<Message.ToolCall, "id">, error: ToolError): Message.Message => ({
   ...Message.answer(id, { error: error.message, code: error.reason }),
   isError: true,
   code: error.reason
 })
 
-// Results in the form `{ success, data, error, contextUpdate }`, for tools that were written for it. An object with one
-// of the first three fields is read as such; an `error` without `success: true` is a failure, also beside `data`.
+// Results shaped `{ success, data, error, contextUpdate }`, for tools written in that style. An object with any of the
+// first three fields is read this way. An `error` without `success: true` is a failure, even beside `data`.
 
-/** An outcome as it counts, and what the handler adds to the context. */
+/** The effective outcome, and the handler's context update. */
 export interface Reading {
   readonly outcome: unknown
   readonly contextUpdate?: Json.JsonObject
@@ -463,10 +460,10 @@ export const readResultObject = (outcome: unknown): Reading => {
   return Json.isObject(contextUpdate) ? { outcome: ok, contextUpdate } : { outcome: ok }
 }
 
-// Defects of user code are reported to its developer: by a warning that names the call and the error without its text,
-// by the whole error at debug level, and by its public fields in the event that completes the call.
+// Reports defects in user code to its developer: a warning names the call and the error without its text, the whole
+// error is logged at debug level, and the event completing the call has the public fields.
 
-/** The call whose code broke. */
+/** The broken call. */
 interface Call {
   readonly id: string
   readonly name: string
@@ -477,7 +474,7 @@ const errorName = (cause: unknown): string => {
   return typeof name === "string" ? ` (${Json.nameOf({ name })})` : ""
 }
 
-/** One warning without the error's own words, which may hold a user's data; those are logged at debug level. */
+/** Logs one warning without the error's own text, which may hold user data and is logged at debug level only. */
 const warned = (subject: string, call: Call, code: string, error: unknown, cause: Cause.Cause<unknown>) =>
   Telemetry.logged(
     Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
@@ -486,17 +483,17 @@ const warned = (subject: string, call: Call, code: string, error: unknown, cause
     )
   )
 
-/** The warning for a call that crashed. One that took too long did not break, whether or not it has stopped. */
+/** Warns of a crashed call. Timeouts and abandoned calls are not crashes. */
 const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
   isCrash(error) && error.reason !== "timeout" && error.reason !== "abandoned"
     ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))
     : Effect.void
 
-/** The warning for a gate that died. One that fails has explained its denial and is as it is to be. */
+/** Warns of a gate that died. A gate that fails has explained its denial, as intended. */
 export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
   Cause.hasDies(cause) ? warned(gate, call, "denied", Cause.squash(cause), cause) : Effect.void
 
-/** The warning for a tool that could not find out what a call came to. */
+/** Warns of a tool unable to look up the outcome of a call. */
 export const warnOfLookUp = (call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
   warned("lookUp", call, "unknown_effect", Cause.squash(cause), cause)
 
@@ -513,8 +510,8 @@ const warningOf = ({ bytes, id, name, reason }: ToolCalls.LostArguments): Effect
   )
 
 /**
- * Returns the value after one warning for each of its calls that lost its arguments. The warning has the name of a call
- * only where one of the tools has it: a model may have made up any other.
+ * Returns the value after one warning per call with lost arguments. The warning names only known tools: the model may
+ * have invented the name.
  */
 export const warnedOfLost = <A extends { readonly toolCalls: ReadonlyArray<Message.ToolCall> }>(
   said: A,

@@ -1,7 +1,7 @@
 /**
- * Writes what the model reads of an outcome: a value as its tool's schema and the run's encoder write it, a failure as
- * its tool describes it or as much of it as may be shown, and of both no more than the limits say. A value that fails
- * to be written is an error that is answered like any other; the text of an error can always be written.
+ * Writes outcomes for the model: values through the tool's schema and the run's encoder, failures as described by the
+ * tool or by their public fields. Both are cut to the limits. A value that cannot be written becomes an error, answered
+ * like any other; error text can always be written.
  */
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -18,27 +18,24 @@ import * as Json from "../json.ts"
 import type { HookFibers } from "../stop/ownedFibers.ts"
 import { described, reportOf, shownText, thrown, unschemed } from "./errorFields.ts"
 
-/** The policy and the services that outcomes are written with. */
+/** Policy and services for writing outcomes. */
 export interface Writing {
   readonly encoder: Encoder.Service
-  /**
-   * The limits of a result that the model reads, and whether it reads the defect of a handler and the answer has its
-   * code.
-   */
+  /** Result limits, and whether the model sees handler defects and the answer's code. */
   readonly policy: Pick<Policy.Policy, "callFacts" | "crashes" | "resultLimit" | "resultCut">
-  /** Milliseconds that writing may take where the tool says nothing else. */
+  /** Default time for writing, in milliseconds, for tools without their own timeout. */
   readonly timeoutMillis: number
-  /** The fibers in which schemas and encoders run. */
+  /** Fibers running schemas and encoders. */
   readonly fibers: HookFibers
 }
 
-/** The call an answer belongs to. A call of an unknown tool has none. */
+/** The call being answered. `tool` is `undefined` for an unknown tool. */
 export interface Subject {
   readonly call: Message.ToolCall
   readonly tool: Declared.Any | undefined
 }
 
-/** Work that has its end, or has no more time for it than its tool has. */
+/** Runs work within the tool's timeout. Finished work passes through. */
 const inTime = <S>(
   writing: Writing,
   subject: Subject,
@@ -54,39 +51,36 @@ const inTime = <S>(
   )
 }
 
-/** The failure of a result whose time to be written is up. */
+/** Returns the failure for a result not written in time. */
 export const late = (millis: number): Error => new Error(`writing the result timed out after ${millis} ms`)
 
 const written = (writing: Writing, value: unknown): Effect.Effect<unknown, unknown> =>
   ToolOptions.attempt(() => given(writing.encoder.encode(value)))
 
-/** Tells whether the model can read what was written: an encoder has to yield a text. */
+/** Returns `true` if the model can read the written content: an encoder must yield text. */
 export const isContent = (content: unknown): content is Message.Content =>
   typeof content === "string" || ToolOutcomes.isParts(content)
 
 export const noText = (): Error => new TypeError("the encoder yielded no text")
 
-/**
- * The text of a value without halves of surrogate pairs. In JSON, which any other value than a text is written as, they
- * are escapes.
- */
+/** Removes lone surrogates from a value's text. JSON, used for everything except strings, has them as escapes. */
 export const textOf = (content: string, value: unknown): string =>
   typeof value === "string" ? content : Json.wellFormedJson(content)
 
-/** Refuses everything but a text: the model reads what an encoder yields. */
+/** Writes a value, refusing all encoder results except text. */
 const write = (writing: Writing, subject: Subject, value: unknown): Effect.Effect<string, unknown> =>
   Effect.flatMapEager(
     inTime(writing, subject, written(writing, value)),
     (content) => typeof content === "string" ? Exit.succeed(textOf(content, value)) : Exit.fail(noText())
   )
 
-/** Returns the Effect that the encoder returned; a promise in its place is a mistake. */
+/** Returns the encoder's Effect. A promise instead is a mistake. */
 const given = (encoding: Effect.Effect<string, unknown>): Effect.Effect<string, unknown> => {
   const mistake = ToolOptions.promised("the encoder", encoding, "return an Effect")
   return mistake === undefined ? encoding : Exit.fail(mistake)
 }
 
-/** Writes a result. One that is made of parts is what the model reads already. */
+/** Writes a result. Parts are already readable by the model. */
 export const writeResult = (
   writing: Writing,
   subject: Subject,
@@ -96,10 +90,7 @@ export const writeResult = (
   return parts === undefined ? write(writing, subject, value) : Exit.succeed(parts)
 }
 
-/**
- * Encodes a result, first by the tool's own schema. It takes the time that it takes, and what it yields is for
- * `isContent` to judge.
- */
+/** Encodes a result, starting with the tool's own schema. No timeout applies, and `isContent` judges the output. */
 export const encode = (
   writing: Writing,
   { tool }: Subject,
@@ -115,7 +106,7 @@ export const encode = (
   })
 }
 
-/** The same, within the time that its tool has. */
+/** Encodes a result within the tool's timeout. */
 export const encodeInTime = (
   writing: Writing,
   subject: Subject,
@@ -128,7 +119,7 @@ const literal = (fields: Json.JsonObject): string =>
     () => "{\"error\":\"the error cannot be shown\"}"
   )
 
-/** The last resort, which cannot fail: a value may break even while it is being rendered. */
+/** Renders an error as a last resort. Never throws: a value may break even while being rendered. */
 export const literalError = (reason: unknown): string => {
   if (reason instanceof ToolError) return literal({ error: shownText(reason.message), code: reason.reason })
   const { details, text } = described(reason)
@@ -138,7 +129,7 @@ export const literalError = (reason: unknown): string => {
 export const literalValue = (value: unknown): string =>
   Result.getOrElse(Result.try(() => JSON.stringify(Json.toJson(value))), () => "\"the result cannot be shown\"")
 
-/** A crash with what the handler died with in its text. */
+/** Returns a crash with the handler's defect in its text. */
 const revealed = (error: ToolError): ToolError => {
   if (error.reason !== "handler_raised" || error.cause === undefined) return error
   const { cause, ...fields } = error
@@ -148,8 +139,8 @@ const revealed = (error: ToolError): ToolError => {
 }
 
 /**
- * Returns a reported failure as its tool's schema writes it. A failure that does not fit the schema is described like
- * any other reason.
+ * Returns a reported failure as written by its tool's schema. A failure not matching the schema is described like any
+ * other reason.
  */
 const reported = (writing: Writing, subject: Subject, reason: unknown): Effect.Effect<unknown, never, any> => {
   if (reason instanceof ToolError) return Effect.succeed(writing.policy.crashes === "told" ? revealed(reason) : reason)
@@ -161,9 +152,7 @@ const reported = (writing: Writing, subject: Subject, reason: unknown): Effect.E
   )
 }
 
-/**
- * Writes what the model reads of a failure. An encoder that failed on the result is not asked to encode its failure.
- */
+/** Writes a failure for the model. An encoder that failed on the result is not asked to encode its failure. */
 export const errorContent = (
   writing: Writing,
   subject: Subject,
@@ -183,9 +172,9 @@ export const errorContent = (
 const isEncodingFailure = (reason: unknown): reason is ToolError =>
   Json.isObject(reason) && reason["_tag"] === "ToolError" && reason["reason"] === "encoding_failed"
 
-// Lengths of texts are UTF-16 code units, as JavaScript counts them, and a surrogate pair is never split.
+// Text lengths are UTF-16 code units, as in JavaScript, and surrogate pairs are never split.
 
-/** The content that the model reads, and the length its text had if that was cut. */
+/** Content for the model, and the original text length if the text was cut. */
 export interface Shown {
   readonly content: Message.Content
   readonly originalLength?: number
@@ -195,17 +184,17 @@ interface Text extends Shown {
   readonly content: string
 }
 
-/** The part of a text that is left out, by its ends, and the text that stands in its place. */
+/** The omitted part of a text, by its ends, and its replacement text. */
 interface Gap {
   readonly end: number
   readonly instead: string
   readonly start: number
 }
 
-/** The gap of a text that is longer than the limit. */
+/** Returns the gap for a text above the limit. */
 type Cut = (content: string, limit: number) => Gap
 
-/** The most that the model reads of an error, where errors are cut. */
+/** Longest error text for the model, where errors are cut. */
 const longestError = 8_192
 
 const notice = (length: number, shown: number): string => `[truncated: ${length} characters in all, ${shown} shown]`
@@ -214,16 +203,16 @@ const isHigh = (unit: number): boolean => unit >= 0xd800 && unit < 0xdc00
 
 const isLow = (unit: number): boolean => unit >= 0xdc00 && unit < 0xe000
 
-/** The end of what is kept of a text's beginning: at most `room`. */
+/** Returns the end of a kept head, at most `room`. */
 const endWithin = (content: string, room: number): number => isHigh(content.charCodeAt(room - 1)) ? room - 1 : room
 
-/** The same at the end of a line, unless too little would be left. */
+/** Returns the end of a kept head at a line end, unless too little would remain. */
 const headEnd = (content: string, room: number): number => {
   const line = content.lastIndexOf("\n", room - 1) + 1
   return line * 2 >= room && line <= room ? line : endWithin(content, room)
 }
 
-/** The beginning of what is kept of a text's end, at the beginning of a line unless too little would be left. */
+/** Returns the start of a kept tail, at a line start unless too little would remain. */
 const tailStart = (content: string, room: number): number => {
   const start = content.length - room
   const line = content.indexOf("\n", start - 1) + 1
@@ -231,7 +220,7 @@ const tailStart = (content: string, room: number): number => {
   return isLow(content.charCodeAt(start)) ? start + 1 : start
 }
 
-/** The head and the tail of a text, with a line between them that says what is missing, all within the limit. */
+/** Keeps head and tail, with a line between them stating what is missing, all within the limit. */
 const headAndTail: Cut = (content, limit) => {
   const { length } = content
   const room = limit - notice(length, length).length - 2
@@ -242,7 +231,7 @@ const headAndTail: Cut = (content, limit) => {
   return { end, instead: `${content[end - 1] === "\n" ? "" : "\n"}${told}\n`, start }
 }
 
-/** The head of a text, cut to the limit, with a line behind it that says what is missing. */
+/** Keeps the head up to the limit, followed by a line stating what is missing. */
 const headOnly: Cut = (content, limit) => {
   const end = endWithin(content, limit)
   return { end, instead: `\n${notice(content.length, end)}`, start: content.length }
@@ -252,7 +241,7 @@ export type Knobs = Pick<Policy.Policy, "resultLimit" | "resultCut">
 
 const cuts: { readonly [Kept in Knobs["resultCut"]]: Cut } = { headAndTail, head: headOnly }
 
-/** Joins texts through an array: a text that is put together otherwise would keep the whole one alive. */
+/** Joins texts through an array: other concatenation would keep the whole text alive. */
 const joined = (...texts: ReadonlyArray<string>): string => texts.join("")
 
 const within = (content: string, limit: number, cut: Cut): Text => {
@@ -262,9 +251,7 @@ const within = (content: string, limit: number, cut: Cut): Text => {
   return { content: joined(content.slice(0, end), instead, content.slice(start)), originalLength: content.length }
 }
 
-/**
- * The texts among some parts, cut to the limit as one text. What stands in the gap goes to the part where that begins.
- */
+/** Cuts the texts among parts to the limit, as one text. The notice goes to the part where the gap begins. */
 const partsWithin = (parts: ReadonlyArray<Message.Part>, limit: number, cut: Cut): Shown => {
   const whole = parts.map((part) => part.type === "text" ? part.text : "").join("")
   const most = Math.floor(limit)
@@ -286,10 +273,7 @@ const partsWithin = (parts: ReadonlyArray<Message.Part>, limit: number, cut: Cut
   return { content, originalLength: whole.length }
 }
 
-/**
- * A result, cut to the limit of its tool or, where that has none, of the policy. A limit that is not above zero is
- * none.
- */
+/** Cuts a result to its tool's limit, or else to the policy's. Limits not above zero do not apply. */
 export const cutResult = (
   content: Message.Content,
   own: number | null | undefined,
@@ -301,13 +285,13 @@ export const cutResult = (
   return typeof whole === "string" ? within(whole, limit, cut) : partsWithin(whole, limit, cut)
 }
 
-/** The limit of results that a caller submits later, if there is one. */
+/** Returns the limit for results submitted later by a caller, if any. */
 export const limitOf = (own: number | undefined, { resultCut, resultLimit }: Knobs): Partial<Knobs> => {
   const limit = Math.floor(own === undefined ? resultLimit : own)
   return limit > 0 && limit < Infinity ? { resultLimit: limit, resultCut } : {}
 }
 
-/** The text of an error, cut. Where only the head of a result is kept, errors stay whole. */
+/** Cuts an error text. Where only the head of a result is kept, errors stay whole. */
 export const cutError = (content: string, { resultCut, resultLimit }: Knobs): Text =>
   resultCut === "head"
     ? { content: Json.wellFormed(content) }

@@ -1,8 +1,7 @@
 /**
- * Selects the fields of an error that may be shown: to the model that made the call, in a log, in a span, on the wire.
- * An error carries more than its author meant to show, such as the request it failed on, with its headers and the key
- * in its URL. So its fields are shown as its own schema writes them, and without one only those that are plain text,
- * numbers and booleans.
+ * Selects the public fields of an error, safe for the calling model, logs, spans and the wire. An error may carry more
+ * than its author meant to show, such as the failed request with headers and a key in its URL. So fields are shown as
+ * written by the error's own schema, or, without a schema, only plain strings, numbers and booleans.
  */
 import * as Cause from "effect/Cause"
 import * as Exit from "effect/Exit"
@@ -13,10 +12,10 @@ import * as Schema from "effect/Schema"
 import { isCrash } from "../declare/outcome.ts"
 import * as Json from "../json.ts"
 
-/** The longest that the fields of one error get, in characters of JSON. */
+/** Longest JSON for one error's fields, in characters. */
 const longest = 8_192
 
-/** Room for the names that enclose the fields where they are shown. */
+/** Room for the names enclosing the fields. */
 const envelope = 192
 
 const never: ReadonlySet<string> = new Set(["cause", "stack", "__proto__"])
@@ -25,7 +24,7 @@ const isObject = (value: unknown): value is object => typeof value === "object" 
 
 const attempt = <A>(read: () => A): A | undefined => Result.getOrUndefined(Result.try(read))
 
-/** A member that may be a getter of foreign code. */
+/** Reads a member, which may be a getter of foreign code. */
 const member = (value: object, key: string): unknown => attempt(() => Reflect.get(value, key))
 
 const textOf = (value: object, key: string): string | undefined => {
@@ -33,18 +32,18 @@ const textOf = (value: object, key: string): string | undefined => {
   return typeof text === "string" && text !== "" ? text : undefined
 }
 
-/** A text that has been cut to `most` UTF-16 code units, without splitting a surrogate pair. */
+/** Cuts a text to `most` UTF-16 code units, without splitting a surrogate pair. */
 const cut = (text: string, most: number): string => {
   if (text.length <= most) return text
   const end = /[\uD800-\uDBFF]/.test(text.charAt(most - 1)) ? most - 1 : most
   return `${text.slice(0, Math.max(0, end))}…`
 }
 
-/** A text as it may be shown, cut. What a cut would split is looked at whole. */
+/** Returns a text safe to show, cut. Secrets across the cut are recognized whole. */
 export const shownText = (text: string, isAll = false, most = Infinity): string =>
   cut(Json.beginningWithoutSecrets(text, isAll, most), most)
 
-/** Room for so many characters of JSON. A text that does not fit is cut, and what comes after it is left out. */
+/** Room measured in JSON characters. A text too long is cut, and everything after it is left out. */
 class JsonRoom extends Json.Room {
   override get isSpent(): boolean {
     return this.left <= 2
@@ -52,7 +51,7 @@ class JsonRoom extends Json.Room {
 
   override enter(value: unknown): boolean {
     if (this.isSpent) return false
-    // A text takes its own.
+    // Text is charged separately.
     const size = isObject(value) ? 3 : typeof value === "string" ? 0 : String(value).length + 1
     const hasRoom = isObject(value) || size <= this.left
     this.left = hasRoom ? this.left - size : 0
@@ -60,7 +59,7 @@ class JsonRoom extends Json.Room {
   }
 
   override text(text: string): string {
-    // A character may take six in JSON.
+    // One character may take six in JSON.
     const whole = text.length <= this.left ? JSON.stringify(text).length + 1 : Infinity
     if (whole <= this.left) {
       this.left -= whole
@@ -86,21 +85,21 @@ class JsonRoom extends Json.Room {
   }
 }
 
-/** JSON of at most so many characters. */
+/** Writes JSON cut to a given room. */
 const fitted = (json: unknown, room = longest - envelope): unknown =>
   Json.write(json, { view: (value) => ({ members: Object.entries(value) }) }, new JsonRoom(room))
 
 const bounded = (fields: Json.JsonObject): Json.JsonObject => fitted(fields, longest - envelope + 3) as Json.JsonObject
 
-/** The values that a failure carries along, at any depth. */
+/** Sensitive values found in a failure, at any depth. */
 interface Load {
-  /** Schema writes a `Redacted` as the text it hides. */
+  /** `true` if there is a `Redacted`, which Schema writes as the hidden text. */
   readonly hasSecrets: boolean
-  /** A request or a response: any parameter of a URL may then be a key. */
+  /** `true` if there is a request or a response: any URL parameter may then be a key. */
   readonly hasExchange: boolean
 }
 
-/** The most objects of a failure that are looked at. One that has more may hold anything. */
+/** Most objects inspected in a failure. A larger failure may hold anything. */
 const mostLookedAt = 10_000
 
 const valuesOf = (value: object): ReadonlyArray<unknown> =>
@@ -113,7 +112,7 @@ const loadOf = (value: unknown): Load => {
   const seen = new Set<object>(isObject(value) ? [value] : [])
   let hasSecrets = false
   let hasExchange = false
-  // A set is also walked over what is added on the way.
+  // Iterating a set also visits elements added on the way.
   for (const object of seen) {
     if (seen.size > mostLookedAt) return { hasSecrets: true, hasExchange: true }
     hasSecrets ||= attempt(() => Redacted.isRedacted(object)) ?? true
@@ -123,7 +122,7 @@ const loadOf = (value: unknown): Load => {
   return { hasSecrets, hasExchange }
 }
 
-/** Values of Effect that stand for another value, as data. */
+/** Returns Effect's wrapper values as data. */
 const contents = (value: object): unknown => {
   if (Cause.isCause(value)) return { _tag: "Cause", reasons: value.reasons.map(reasonOf) }
   if (Exit.isExit(value)) return Exit.isSuccess(value) ? { _tag: "Success", value: value.value } : contents(value.cause)
@@ -137,10 +136,10 @@ const contents = (value: object): unknown => {
   return ArrayBuffer.isView(value) ? `[${value.byteLength} bytes]` : undefined
 }
 
-/** Returns `true` if a value stands for another. It is data, although it has a tag. */
+/** Returns `true` for wrapper values: data despite their tag. */
 const isContainer = (value: object): boolean => attempt(() => contents(value) !== undefined) ?? false
 
-/** A reason of a cause as data: what failed or died, and nothing about where. */
+/** Returns a cause's reason as data: the error or defect, without its location. */
 export const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
   switch (reason._tag) {
     case "Fail":
@@ -152,7 +151,7 @@ export const reasonOf = (reason: Cause.Reason<unknown>): Json.JsonObject => {
   }
 }
 
-/** Room for what a failure holds. A text is shown without its secrets, and cut. */
+/** Room for a failure's contents. Texts are cut and shown without secrets. */
 class ShownRoom extends Json.Room {
   private readonly isAll: boolean
 
@@ -168,7 +167,7 @@ class ShownRoom extends Json.Room {
   }
 }
 
-/** The members that may be shown. Each is read only when it is asked for, so that none is read without room. */
+/** Yields the public members. Each is read on demand, so nothing is read without room. */
 function* shownMembers(
   keys: ReadonlyArray<string>,
   read: (key: string) => unknown
@@ -185,12 +184,10 @@ const scalarOf = (value: object, key: string): unknown => {
   return isObject(scalar) ? undefined : scalar
 }
 
-/**
- * Rules for what a failure holds: errors are written by their fields, data without what an error only carries along.
- */
+/** Returns the writing rules for a failure: errors by their fields, data without anything an error merely carries. */
 const telling = (): Json.Writing => {
   const errors = new Map<object, Json.JsonObject>()
-  /** Looks once at an error that stands in many places. */
+  /** Inspects an error once, even if it occurs in many places. */
   const fieldsOf = (error: object): Json.JsonObject => {
     const fields = errors.get(error) ?? errorFields(error)
     errors.set(error, fields)
@@ -212,7 +209,7 @@ const telling = (): Json.Writing => {
   return { view }
 }
 
-/** Returns the fields that are shown of any value that a failure holds, and nothing where none of it may be shown. */
+/** Returns the public form of any value in a failure, or nothing if no part may be shown. */
 const toldOf = (value: unknown, isAll = loadOf(value).hasExchange): unknown =>
   Json.write(value, telling(), new ShownRoom(isAll))
 
@@ -220,7 +217,7 @@ type Encoder = (value: unknown) => unknown
 
 const encoders = new WeakMap<object, Encoder>()
 
-/** The class of a value that was made from a schema is that schema. One that needs services writes nothing here. */
+/** Returns the encoder for a value whose class is a schema. A schema needing services writes nothing here. */
 const encoderOf = (value: object): Encoder | undefined => {
   const schema = member(value, "constructor")
   if (typeof schema !== "function" || !Schema.isSchema(schema)) return undefined
@@ -231,10 +228,7 @@ const encoderOf = (value: object): Encoder | undefined => {
   return encoder
 }
 
-/**
- * Returns what a schema wrote of a failure, as far as it may be shown: no `cause`, no `stack`, nothing that was
- * redacted.
- */
+/** Returns the public part of a schema-written failure: no `cause`, no `stack`, nothing redacted. */
 const written = (error: unknown, fields: unknown): unknown => {
   const { hasExchange, hasSecrets } = loadOf(error)
   if (!hasSecrets) return toldOf(fields, hasExchange)
@@ -246,14 +240,14 @@ const written = (error: unknown, fields: unknown): unknown => {
   return toldOf(shown, hasExchange)
 }
 
-/** The fields as the schema of the error's class writes them. */
+/** Returns the fields as written by the schema of the error's class. */
 const declared = (error: object): Json.JsonObject | undefined =>
   attempt(() => {
     const fields = written(error, encoderOf(error)?.(error))
     return Json.isObject(fields) ? fields : undefined
   })
 
-/** The fields of its own that are texts, numbers and booleans. */
+/** Returns own string, number and boolean fields. */
 const plain = (error: object, isAll: boolean): Json.JsonObject => {
   const keys = attempt(() => Object.keys(error)) ?? []
   const entries = keys.flatMap((key): ReadonlyArray<readonly [string, unknown]> => {
@@ -271,7 +265,7 @@ const deepest = 8
 
 const isUnknown = (error: unknown): error is Cause.UnknownError => attempt(() => Cause.isUnknownError(error)) ?? false
 
-/** An exception of unknown type stands for what was thrown. */
+/** Returns the thrown value inside an exception of unknown type. */
 const unwrapped = (error: unknown): unknown => {
   let inner = error
   for (let depth = 0; depth < deepest && isUnknown(inner); depth++) {
@@ -283,10 +277,10 @@ const unwrapped = (error: unknown): unknown => {
 }
 
 /**
- * The fields of an error that may be shown, as plain JSON: its `_tag`, `name` and `message` first, then its own. They
- * are those that the schema of its class writes; without one the texts, numbers and booleans among its own properties.
- * Its `cause` and `stack` are never among them, nor a `request` or a `response`. An `UnknownError` of Effect is shown
- * as what was thrown. At most 8,192 characters of JSON. It never throws.
+ * Returns the public fields of an error as plain JSON: `_tag`, `name` and `message` first, then its own. Own fields are
+ * those written by the schema of its class; without a schema, the strings, numbers and booleans among its properties.
+ * `cause`, `stack`, `request` and `response` are always left out. An `UnknownError` from Effect is shown as the thrown
+ * value. At most 8,192 characters of JSON. Never throws.
  */
 export const errorFields = (value: object): Json.JsonObject => {
   const error = unwrapped(value)
@@ -301,19 +295,18 @@ export const errorFields = (value: object): Json.JsonObject => {
     ...(name === undefined ? {} : { name: text(name) }),
     ...(typeof message === "string" ? { message: text(message) } : {})
   }
-  // Named twice, so that they come first and nothing of the error's own takes their place.
+  // `head` appears twice: it comes first, and no own field replaces it.
   return bounded({ ...head, ...(declared(error) ?? plain(error, hasExchange)), ...head })
 }
 
-/** An error in words, and the fields beside them. */
+/** An error as text, with additional fields. */
 export interface Described {
   readonly text: string
   readonly details?: Json.JsonObject
 }
 
 /**
- * Returns `true` if a value is shown by its fields: an error, or an instance of a class of its own. Other objects are
- * data.
+ * Returns `true` for a value shown by its fields: an error, or an instance of its own class. Other objects are data.
  */
 const isError = (value: object): boolean =>
   attempt(() => {
@@ -322,23 +315,26 @@ const isError = (value: object): boolean =>
     return prototype !== Object.prototype && prototype !== null && textOf(value, "_tag") !== undefined
   }) ?? true
 
-/** Returns `true` if a name adds something to the texts that are known. */
+/** Returns `true` if a name adds something to the known texts. */
 const isNews = (name: unknown, ...known: ReadonlyArray<unknown>): boolean => name !== undefined && !known.includes(name)
 
-/** An error by its fields: its message, or for want of one its name. */
+/** Describes an error by its fields: by its message, or else its name. */
 const byFields = (error: object): Described => {
   const { _tag: tag, message, name, ...own } = errorFields(error)
   const text = [message, tag, name].find((word) => typeof word === "string" && word !== "") ?? "Error"
   const details = {
     ...(isNews(tag, text) ? { _tag: tag } : {}),
-    // A tag is the name; what a schema calls the class says nothing more.
+    // A tag is the name; the schema's class name adds nothing.
     ...(tag === undefined && isNews(name, text, "Error") ? { name } : {}),
     ...own
   }
   return Object.keys(details).length === 0 ? { text: String(text) } : { text: String(text), details }
 }
 
-/** Data with a message or a tag, as an error's schema writes it, has its fields beside. Other data are JSON. */
+/**
+ * Describes data. Data with a message or a tag, as written by an error's schema, keeps its other fields as details.
+ * Other data becomes JSON.
+ */
 const byData = (value: unknown): Described => {
   const told = toldOf(value) ?? null
   const key = textOf(Object(told), "message") === undefined ? "_tag" : "message"
@@ -352,8 +348,8 @@ const byData = (value: unknown): Described => {
 }
 
 /**
- * A reason for a failure, in words and fields that may be shown. A text is itself without the keys of its URLs, other
- * data is JSON, in which errors are shown by their fields at any depth. It never throws.
+ * Describes a failure reason in text and public fields. Text appears without the keys in its URLs. Other data becomes
+ * JSON, with errors shown by their fields at any depth. Never throws.
  */
 export const described = (reason: unknown): Described => {
   const error = unwrapped(reason)
@@ -363,47 +359,47 @@ export const described = (reason: unknown): Described => {
   return attempt(() => byData(error)) ?? { text: "Error" }
 }
 
-/** A reason as one text, without its name and tag: the message identifies it. */
+/** Returns a reason as one text, without name and tag: the message identifies the error. */
 export const describedText = (reason: unknown): string => {
   const { details, text } = described(reason)
   const { _tag: _, name: __, ...own } = details ?? {}
   return Object.keys(own).length === 0 ? text : `${text} ${JSON.stringify(own)}`
 }
 
-// Failures that a handler reported, as a model reads them.
+// Failures reported by a handler, as shown to the model.
 
-/** An exception as data. One that is no more than its message is a text. */
+/** Returns an exception as data. An exception with only a message becomes text. */
 const exception = (error: Error): unknown => {
   const { details, text } = described(error)
   if (details !== undefined) return { message: text, ...details }
   return error.message === "" ? text : shownText(error.message)
 }
 
-/** The message of an error is added where its schema does not write it. */
+/** Adds the error's message if its schema does not write one. */
 const withMessage = (reason: unknown, fields: unknown): unknown =>
   reason instanceof Error && reason.message !== "" && Json.isObject(fields)
     ? { message: shownText(reason.message), ...fields }
     : fields
 
-/** Returns what a model reads of a failure without a schema. */
+/** Returns a failure without a schema, as shown to the model. */
 export const unschemed = (reason: unknown): unknown => {
   const error = unwrapped(reason)
   return error instanceof Error && !("_tag" in error) ? exception(error) : error
 }
 
-/** Returns what a model reads of a failure of which a schema has written the fields, and what of them may be shown. */
+/** Returns a failure with schema-written fields as shown to the model, and the public part of these fields. */
 export const reportOf = (reason: unknown, fields: unknown): { readonly shown: unknown; readonly told: unknown } => {
   const shown = written(reason, fields)
   return { shown, told: withMessage(reason, shown) }
 }
 
-/** Returns `true` for the cause of a `ToolError` that stands for a thrown value which is no `Error`. */
+/** Returns `true` for a `ToolError` cause standing for a thrown non-`Error` value. */
 const isThrown = (cause: unknown): cause is Json.JsonObject => Json.isObject(cause) && cause["_tag"] === "Thrown"
 
-/** Returns the thrown value, by the cause of a `ToolError`. */
+/** Returns the thrown value from a `ToolError` cause. */
 export const thrown = (cause: unknown): unknown => isThrown(cause) ? cause["value"] : cause
 
-/** The fields that may be shown of what a call broke with. What is no error has its text as a message. */
+/** Returns the public fields of a crash cause. Non-errors get their text as the message. */
 export const causeFields = (cause: unknown): Json.JsonObject => {
   const value = thrown(cause)
   return isObject(value) && !isContainer(value) && isError(value)
@@ -411,6 +407,6 @@ export const causeFields = (cause: unknown): Json.JsonObject => {
     : bounded({ message: described(value).text })
 }
 
-/** Returns the fields by which the completing event tells of a crash. */
+/** Returns the crash fields for the completing event. */
 export const crashFields = (error: unknown): { readonly cause?: Json.JsonObject } =>
   isCrash(error) && error.cause !== undefined ? { cause: causeFields(error.cause) } : {}

@@ -1,12 +1,10 @@
 /**
- * Derives from the last event of a call (its tail) the message that answers the call, the halt of the run, or the
- * suspension under which the call waits for an answer from outside: a question, an approval, or a manual call. The run,
- * its fold, the session's reducer and the journal's fold all use these functions, so that they agree about what is
- * answered and what is open.
+ * Derives from a call's last event (its tail) the answering message, the run's halt, or the suspension of a call
+ * waiting for an outside answer: a question, an approval or a manual call. The run, its fold, the session's reducer and
+ * the journal's fold all use these functions, so they agree on which calls are answered and which are open.
  *
- * A question is open from the moment it is asked, wherever its run or its journal ends, until it is answered or
- * withdrawn. A run that ends for another reason than to wait withdraws its questions. `fold/sharedMessages` puts
- * answers into threads.
+ * A question stays open from being asked until it is answered or withdrawn, wherever its run or its journal ends. A run
+ * ending for any reason except waiting withdraws its questions. `fold/sharedMessages` puts answers into threads.
  */
 import * as Duration from "effect/Duration"
 import type * as Types from "effect/Types"
@@ -17,7 +15,7 @@ import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
 import * as CallPaths from "./callPath.ts"
 
-/** A call that waits for an approval, or for the caller to run it. */
+/** Suspends a call waiting for an approval, or to be run by the caller. */
 export const suspension = (
   kind: "approval" | "manual",
   toolCall: Message.ToolCall,
@@ -28,7 +26,7 @@ export const suspension = (
   return waiting(kind, toolCall, within === undefined ? undefined : now + Duration.toMillis(within))
 }
 
-/** A call that waits for an approval, or for the caller to run it, until a time (in milliseconds since the epoch). */
+/** Suspends a call waiting for an approval or for the caller, until a time in milliseconds since 1970. */
 export const waiting = (
   kind: "approval" | "manual",
   toolCall: Message.ToolCall,
@@ -42,7 +40,7 @@ export const waiting = (
   return open
 }
 
-/** The event of a call that waits for an approval. */
+/** Returns the event of a call waiting for an approval. */
 export const approvalRequested = (
   call: Message.ToolCall,
   tool: Declared.Any,
@@ -50,7 +48,7 @@ export const approvalRequested = (
   remember: Event.Rememberable | undefined
 ): Event.Of<"ToolApprovalRequested"> => requestOf({ ...suspension("approval", call, tool, now), remember })
 
-/** The event of a call that waits for an approval, once more. */
+/** Returns the approval request for a waiting call again. */
 export const requestOf = (
   { expiresAt, remember, toolCall }: Pick<Event.Suspension, "expiresAt" | "toolCall"> & {
     readonly remember?: Event.Rememberable | undefined
@@ -68,25 +66,25 @@ export const requestOf = (
   return event
 }
 
-/** Returns the calls that lead to a suspended call, from the call of the run itself to the suspended one. */
+/** Returns the calls leading to a suspended call, from the run's own call to the suspended one itself. */
 const pathOf = ({ path, toolCall }: Pick<Event.Suspension, "path" | "toolCall">): ReadonlyArray<string> =>
   path ?? [toolCall.id]
 
-/** The call of the run itself that waits: of a call of a nested run, the one whose handler has started that run. */
+/** Returns the run's own waiting call: for a call in a nested run, the call whose handler started that run. */
 export const outerOf = (suspension: Pick<Event.Suspension, "path" | "toolCall">): string =>
   suspension.path?.[0] ?? suspension.toolCall.id
 
-/** The id of a suspension in the nested run that it comes from. */
+/** Returns a suspension's id within the nested run it comes from. */
 export const innerOf = (suspension: Event.Suspension): string => CallPaths.format({ path: pathOf(suspension).slice(1) })
 
-/** Returns a suspension of a nested run as the run around it has it: its approval is not remembered. */
+/** Returns a nested run's suspension as seen by the enclosing run: its approval is not remembered. */
 export const risen = (toolCallId: string, suspension: Event.Suspension): Event.Suspension => {
   const path = [toolCallId, ...pathOf(suspension)]
   const { remember: _, ...open } = suspension
   return { ...open, id: CallPaths.format({ path }), path }
 }
 
-/** The event of a call whose nested run waits. */
+/** Returns the event of a call whose nested run waits. */
 export const suspended = (
   { id: toolCallId, name: toolName }: Message.ToolCall,
   { suspensions }: ToolOutcomes.Suspended
@@ -99,7 +97,7 @@ export const suspended = (
 
 type Asked = Event.Of<"AskUserRequested">
 
-/** The event of a question that a handler asked. */
+/** Returns the event of a handler's question. */
 export const asked = (
   { id: toolCallId, name: toolName }: Message.ToolCall,
   { answerSchema, defaultAnswer, opts, question, expiresInMillis }: ToolOutcomes.AskUser,
@@ -112,13 +110,13 @@ export const asked = (
   return event
 }
 
-/** The call that waits for the answer to a question. */
+/** Returns the suspension for an open question. */
 export const question = (toolCall: Message.ToolCall, event: Asked): Event.Suspension => {
   const { _tag: _, replayed: __, toolCallId, toolName: ___, ...rest } = event
   return { id: CallPaths.format({ path: [toolCallId] }), kind: "question", toolCall, ...rest }
 }
 
-/** The event of a question that is open, once more. */
+/** Returns an open question's event again. */
 export const askedAgain = (suspension: Event.Suspension): Asked => {
   const { answerSchema, defaultAnswer, expiresAt, opts = [], question = "", toolCall } = suspension
   const event: Types.Mutable<Asked> = {
@@ -134,7 +132,7 @@ export const askedAgain = (suspension: Event.Suspension): Asked => {
   return event
 }
 
-/** The event of a call that ended the run, once more. */
+/** Returns the event of a call that ended the run, again. */
 export const haltedAgain = (
   { code, content, toolCallId = "" }: Message.Message,
   halt: Event.Halt
@@ -145,7 +143,7 @@ export const haltedAgain = (
   return { _tag: "ToolHalt", toolCallId, reason, result, content, ...coded, ...exception }
 }
 
-/** The message that answers a call. */
+/** Builds the message answering a call. */
 const message = (
   toolCallId: string,
   content: Message.Content,
@@ -160,16 +158,16 @@ const message = (
 
 const awaitingAnswer = "<awaiting user response>"
 
-/** Returns the message that stands in the thread in the place of the answer to an open question. */
+/** Returns the placeholder message for an open question's answer in the thread. */
 export const unanswered = (toolCallId: string): Message.Message => message(toolCallId, awaitingAnswer, false)
 
-/** The event that ends a call. */
+/** An event ending a call. */
 export type Tail = Event.Of<"ToolResultEncoded"> | Event.Of<"AskUserRequested"> | Event.Of<"ToolHalt">
 
-/** The call that an event ends. */
+/** Returns the id of the ended call. */
 export const callOf = (event: Tail): string => event._tag === "ToolResultEncoded" ? event.id : event.toolCallId
 
-/** The message that answers the call which an event ends. */
+/** Returns the message answering the ended call. */
 export const messageOf = (event: Tail): Message.Message => {
   switch (event._tag) {
     case "ToolResultEncoded":
@@ -186,7 +184,7 @@ export const messageOf = (event: Tail): Message.Message => {
   }
 }
 
-/** The halt of the run that an event reports. An open question is one. */
+/** Returns the run's halt reported by an event. An open question counts as a halt. */
 export const haltOf = (event: Tail): Event.Halt | undefined => {
   switch (event._tag) {
     case "ToolResultEncoded":

@@ -1,7 +1,7 @@
 /**
- * A tool whose handler is a run of its own. The run lives in the handler's fiber, so that it is stopped with it and
- * takes over its permits and its deadline; its events are the call's progress, and its result is what the call comes
- * to. Where the run around it is kept, it is kept as well, by what travels in the handler's fiber.
+ * A tool whose handler is its own run. The run lives in the handler's fiber, so it stops with the handler and takes
+ * over its permits and deadline. Its events are the call's progress, and its result is the call's result. If the
+ * enclosing run is kept, the nested run is kept too, through services in the handler's fiber.
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -21,35 +21,35 @@ import * as Json from "../json.ts"
 import { described } from "./errorFields.ts"
 import * as OpenCalls from "./openCalls.ts"
 
-/** Keeps the runs that are started within it in journals of their own. */
+/** Keeps nested runs in their own journals. */
 export interface Nesting {
-  /** Returns the events of a run of `Chat.stream`, recorded. `events` are those of the run without a record. */
+  /** Returns the events of a `Chat.stream` run, recorded. `events` are the same run's events without a record. */
   readonly stream: <E, R>(
     input: Thread.Input,
     options: object,
     events: Stream.Stream<Event.Event, E, R>
   ) => Stream.Stream<Event.Event, E, R>
-  /** Returns `true` if a result is that of a run which continues when what it waits for has its answers. */
+  /** Returns `true` if a result belongs to a run that continues once its open calls are answered. */
   readonly canGoOn: (result: Event.ChatResult) => boolean
 }
 
-/** The recorder of the runs that this code starts. There is one in the handlers of a run that is kept. */
+/** Recorder for runs started by this code. Set in the handlers of a kept run. */
 export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Reference<Nesting | undefined>(
   "heddle/internal/Nesting",
   { defaultValue: () => undefined }
 )
 
 /**
- * A run that was a tool did not come to an answer. `reason` is its `haltedReason`, `detail` describes it:
- * its question, its error, or what the rule that ended it says.
+ * A run used as a tool ended without an answer. `reason` is its `haltedReason`; `detail` describes it: its question,
+ * its error, or the detail of the rule that ended it.
  *
  * @category errors
  * @since 0.1.0
  */
 export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
-  /** The `haltedReason` of the run's result. */
+  /** `haltedReason` of the run's result. */
   reason: Schema.String,
-  /** The question of the run, its error, or the detail of the rule that ended it. */
+  /** The run's question, its error, or the detail of the rule that ended it. */
   detail: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {
@@ -60,7 +60,7 @@ export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/Chat
 Json.addError("ChatFailed", ChatFailed)
 
 /**
- * The declaration of a tool that is a run of its own. Public as `Tool.ChatOptions`.
+ * Declaration of a tool whose handler is its own run. Public as `Tool.ChatOptions`.
  *
  * @category options
  * @since 0.1.0
@@ -70,9 +70,9 @@ export interface ChatOptions<P, A, E, R, Fatal = never>
     Declared.Declarations<P, E | ChatFailed, R, Fatal>,
     Declared.Findable<P, A | ToolOutcomes.AskUser | ToolOutcomes.Halt, R>
 {
-  /** The events of the run, such as `Chat.stream` gives. */
+  /** Returns the run's events, as from `Chat.stream`. */
   readonly chat: (args: Schemas.Type<P>, call: Declared.CallContext) => Stream.Stream<Event.Event, E, R>
-  /** The result of the call, by the result of the run. By default its last text, or a `Tool.ChatFailed`. */
+  /** Returns the call's result from the run's result. Defaults to its last text, or a `Tool.ChatFailed`. */
   readonly result?: (result: Event.ChatResult) => Effect.Effect<A | ToolOutcomes.AskUser | ToolOutcomes.Halt, E, R>
 }
 
@@ -94,8 +94,8 @@ const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
 const answering: ReadonlySet<Event.Outcome["_tag"]> = new Set(["Completed", "HaltWhen", "Halted"])
 
 /**
- * The text that a run ended with. How it halted is its own affair and ends nothing here. The call waits for what the
- * run waits for, if the run can continue when it has its answers.
+ * Returns the text a run ended with. A halt inside the nested run ends nothing outside. The call waits for the nested
+ * run's open calls, if that run can continue after their answers.
  */
 const answer = (
   result: Event.ChatResult,
@@ -119,10 +119,7 @@ type Delta = Event.Of<"TextDelta"> | Event.Of<"ReasoningDelta">
 const isDelta = (event: Event.Event | undefined): event is Delta =>
   event?._tag === "TextDelta" || event?._tag === "ReasoningDelta"
 
-/**
- * Deltas that were read together are reported as one: progress that is not read in time is dropped, and text must not
- * be.
- */
+/** Joins deltas read together into one: unread progress is dropped when late, and text must not get lost. */
 const joined = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
   const out: Array<Event.Event> = []
   for (const event of events) {
@@ -153,7 +150,7 @@ const awaited = <E, R>(
     )
   })
 
-/** Reports the requests of the run as its events, where the requests of the run around it are shown. */
+/** Reports the run's requests as its events, where the enclosing run's requests are shown. */
 const shown = <A, E, R>(chat: Effect.Effect<A, E, R>, call: Declared.CallContext): Effect.Effect<A, E, R> =>
   Effect.contextWith((context: Context.Context<R>) => {
     const services = context as Context.Context<never>
@@ -165,8 +162,8 @@ const shown = <A, E, R>(chat: Effect.Effect<A, E, R>, call: Declared.CallContext
   })
 
 /**
- * The options of the tool. A run is bounded by its turns and its deadline, so that by itself it has no timeout. A
- * nested run that is interrupted has a journal of its own and continues: the call is tried again.
+ * Returns the tool options. A run is bounded by its turns and deadline, so it has no timeout by default. An interrupted
+ * nested run has its own journal and continues: the call is retried.
  */
 export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A, E, R, Fatal>) => {
   checkNames(`Tool.fromChat(${JSON.stringify(name)})`, given, knownOptions)
@@ -188,12 +185,12 @@ export const options = <P, A, E, R, Fatal>(name: string, given: ChatOptions<P, A
   }
 }
 
-/** The names of sub-agents, by handler. A handler here has no effects but those of its run. */
+/** Sub-agent names, by handler. Such a handler has no effects besides its run's. */
 const handlers = new WeakMap<object, string>()
 
-/** Returns the name of a sub-agent, which its tool may have changed. Returns nothing for any other tool. */
+/** Returns a sub-agent's name, which its tool may have changed, or `undefined` for any other tool. */
 export const nameOf = ({ handler }: Pick<Declared.Any, "handler">): string | undefined =>
   handler === undefined ? undefined : handlers.get(handler)
 
-/** Tells whether a tool is a sub-agent. */
+/** Returns `true` if a tool is a sub-agent. */
 export const isSubAgent = (tool: Pick<Declared.Any, "handler">): boolean => nameOf(tool) !== undefined

@@ -1,7 +1,7 @@
 /**
- * Tells what is recorded as events: a whole reply, and the answer of a call. A resumed run repeats its reply with these
- * functions, a journal tells its runs, and a page shows its thread, so that all three show what the run showed while it
- * lived. The events of a reply fold to that reply.
+ * Turns recorded data into events: a whole reply, or the answer to a call. A resumed run repeats its reply, a journal
+ * replays its runs, and a page shows its thread with these functions, so all three match the live run. Folding a
+ * reply's events yields that reply.
  */
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
@@ -11,7 +11,7 @@ import * as Json from "../json.ts"
 import * as CallPaths from "./callPath.ts"
 import * as OpenCalls from "./openCalls.ts"
 
-/** The mark of what had happened before a run was resumed. */
+/** Marks events from before a run was resumed. */
 interface Marks {
   readonly replayed?: true
 }
@@ -49,7 +49,7 @@ const completed = (reply: Response.Response, message: Message.Message, marks: Ma
   return event
 }
 
-/** Returns the events of a reply. One that broke has its error, and no end. */
+/** Returns the events of a reply. A broken reply has its error and no end event. */
 export const ofReply = (reply: Response.Response, marks: Marks = {}): ReadonlyArray<Event.AdapterEvent> => {
   const { error, message, outputText, reasoning, toolCalls } = reply
   return [
@@ -62,7 +62,7 @@ export const ofReply = (reply: Response.Response, marks: Marks = {}): ReadonlyAr
   ]
 }
 
-/** Returns the reply that a message of the assistant was, as far as a thread has it. */
+/** Returns the reply behind an assistant message, as far as the thread has its parts. */
 export const replyOf = (message: Message.Message): Response.Response => {
   const { content, finishReason = null, reasoning = [], toolCalls = [] } = message
   const parts = typeof content === "string" ? reasoning : [...reasoning, ...content]
@@ -82,47 +82,47 @@ export const replyOf = (message: Message.Message): Response.Response => {
   }
 }
 
-/** The denial of a call: its sender and reason, as far as they are known. */
+/** A denial: its sender and reason, as far as known. */
 interface Denial {
   readonly by?: string
   readonly detail?: string
 }
 
-/** A verdict about a waiting call. */
+/** A verdict on a waiting call. */
 interface Verdict {
   readonly answer: { readonly _tag: string; readonly reason?: string }
   readonly by?: string
 }
 
-/** Returns the denial that a verdict is. It is empty for any other verdict. */
+/** Returns a verdict's denial. Empty for any other verdict. */
 export const denialOf = ({ answer, by }: Verdict): Denial => ({
   ...(answer._tag !== "Denied" || by === undefined ? {} : { by }),
   ...(answer._tag !== "Denied" || answer.reason === undefined ? {} : { detail: answer.reason })
 })
 
-/** Verdicts by the answers that they give. */
+/** Verdicts by answer. */
 const verdicts = { Value: "answered", Approved: "approved", Denied: "denied", Expired: "expired" } as const
 
-/** A verdict as it stands, with its time in milliseconds since 1970, where a record has it. */
+/** A verdict, with its time in milliseconds since 1970 if recorded. */
 export interface Standing {
   readonly verdict: (typeof verdicts)[keyof typeof verdicts]
   readonly at?: number
 }
 
-/** Returns the verdict that an answer gives, with its time. */
+/** Returns the verdict given by an answer, with its time. */
 export const verdictOf = ({ _tag }: { readonly _tag: keyof typeof verdicts }, at: number | undefined): Standing => ({
   verdict: verdicts[_tag],
   ...(at === undefined ? {} : { at })
 })
 
-/** A verdict that was given between two runs, by the id of its suspension. */
+/** A verdict given between two runs, by suspension id. */
 export interface Settled extends Denial {
   readonly id: string
 }
 
 /**
- * Returns the event of a call that was settled between two runs, from the message that answers it. The first of the
- * verdicts about the call counts.
+ * Returns the event of a call settled between two runs, from its answering message. The first verdict on the call
+ * counts.
  */
 export const ofSettled = (
   message: Message.Message,
@@ -138,15 +138,15 @@ export const ofSettled = (
   }
 }
 
-/** The recorded parts of an answer, beside its message. */
+/** Recorded parts of an answer, beside its message. */
 interface Recorded {
   readonly halt?: Event.Halt | undefined
   readonly originalLength?: number | undefined
-  /** `true` if the answer closes a call that was open before. */
+  /** `true` if the answer closes a previously open call. */
   readonly settled?: true
 }
 
-/** Returns the event that ended a call, from the message that answers it. */
+/** Returns the event that ended a call, from its answering message. */
 export const ofAnswer = (
   message: Message.Message,
   { halt, originalLength, settled }: Recorded = {}
