@@ -1,15 +1,15 @@
-/** Deltas of one text as one event: for pages, for logs, and for readers that are late. */
+/** Combines text deltas into one event, for pages, logs and late readers. */
 import type * as Event from "../../Event.ts"
 
 type AnyEvent = Event.Event | Event.PublicEvent
 
-/** Returns the event of a run inside a handler that an event of progress carries, if it does. */
+/** Returns the nested run's event inside a progress event, if any. */
 const nestedIn = (event: AnyEvent): AnyEvent | undefined =>
   "nested" in event ? event.nested as AnyEvent | undefined : undefined
 
 /**
- * Returns a name for the text that a delta belongs to: one of the run, or of a run inside a handler. Models choose ids:
- * as JSON, no id reads as two, or as the absence of an id. Returns nothing for any other event.
+ * Returns a key for the text a delta belongs to, in the run or in a nested run. Models choose ids, so ids are written
+ * as JSON: no id can read as two, or as a missing id. Returns `undefined` for other events.
  */
 export const keyOf = (event: AnyEvent): string | undefined => {
   switch (event._tag) {
@@ -27,21 +27,21 @@ export const keyOf = (event: AnyEvent): string | undefined => {
   }
 }
 
-/** Returns the piece of text that a delta adds. */
+/** Returns the text a delta adds. */
 export const pieceOf = (event: AnyEvent): string => {
   const nested = nestedIn(event)
   if (nested !== undefined) return pieceOf(nested)
   return "delta" in event ? event.delta : "argumentsDelta" in event ? event.argumentsDelta : ""
 }
 
-/** Returns a delta with another piece of text. */
+/** Returns a delta with different text. */
 export const withPiece = <E extends AnyEvent>(event: E, piece: string): E => {
   const nested = nestedIn(event)
   if (nested !== undefined) return { ...event, nested: withPiece(nested, piece) }
   return "delta" in event ? { ...event, delta: piece } : { ...event, argumentsDelta: piece }
 }
 
-/** Tells whether a delta is one of text or reasoning, which keep their order with each other. */
+/** Returns `true` for a text or reasoning delta. These keep their order among each other. */
 export const isSaid = (event: AnyEvent): boolean => {
   const nested = nestedIn(event)
   return nested === undefined ? "delta" in event : isSaid(nested)

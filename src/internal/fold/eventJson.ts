@@ -1,9 +1,8 @@
 /**
- * Events as data from outside, since they come from adapters and from storage: which of them the fold takes in, and the
- * JSON form in which they travel and are stored. Both are total, whatever they are given. A malformed event is passed
- * over. Writing throws nothing and has an end, and what is written is what `JSON.parse(JSON.stringify(…))` returns; an
- * event is written without what earlier events contain, at any depth: the progress of a call may be the events of a run
- * inside its handler.
+ * Treats events as outside data, since they come from adapters and storage: selects the events the fold accepts, and
+ * defines their JSON form on the wire and in storage. Both handle any input. Malformed events are skipped. Writing
+ * never throws, always ends, and yields the result of `JSON.parse(JSON.stringify(…))`. An event is written without
+ * anything contained in earlier events, at any depth: a call's progress may be the events of a nested run.
  */
 import * as Cause from "effect/Cause"
 import * as Result from "effect/Result"
@@ -12,7 +11,7 @@ import { errorFields, reasonOf } from "../answer/errorFields.ts"
 import * as Json from "../json.ts"
 import * as SharedMessages from "./sharedMessages.ts"
 
-// The events that are folded.
+// Folded events.
 
 type Payload = { readonly [name: string]: unknown }
 
@@ -25,7 +24,7 @@ const isOptional = (value: unknown, is: (value: unknown) => boolean): boolean =>
 
 const hasUsage = (chunk: unknown): boolean => Json.isObject(chunk) && Json.isObject(chunk["usage"])
 
-/** Returns `true` if a delta of text or reasoning adds something. */
+/** Returns `true` if a text or reasoning delta adds something. */
 export const isSaid = ({ delta }: { readonly delta?: unknown }): boolean => typeof delta === "string" && delta !== ""
 
 export const isFragment = (event: { readonly id?: unknown; readonly argumentsDelta?: unknown }): boolean =>
@@ -70,18 +69,18 @@ const checks: { readonly [tag: string]: (event: Payload) => boolean } = {
 /** A map, so that a tag like `constructor` finds nothing. */
 const byTag = new Map<unknown, (event: Payload) => boolean>(Object.entries(checks))
 
-/** Returns `true` if an event is well formed, with what the fold reads of it. */
+/** Returns `true` if an event has all fields read by the fold, well formed. */
 export const isFoldable = (event: object): boolean => {
   const payload = event as Payload
   return byTag.get(payload["_tag"])?.(payload) === true
 }
 
-/** A raw chunk that reports usage: the one kind that is always shown, and folded. */
+/** Returns `true` for a raw chunk with usage: the only raw chunk always shown and folded. */
 export const isUsage = (event: { readonly chunk: unknown }): boolean => hasUsage(event.chunk)
 
-// The JSON that is written of an event.
+// Event JSON.
 
-/** Members that the runtime makes itself, and how deep they stand at most: there is room for them in any case. */
+/** Members made by the runtime itself, and their deepest level: these always fit. */
 const frame: ReadonlySet<string> = new Set([
   "abandoned",
   "approvalToolCalls",
@@ -114,23 +113,23 @@ const base64 = Schema.encodeSync(Schema.Uint8ArrayFromBase64)
 
 const bytes = (view: ArrayBufferView): string => base64(new Uint8Array(view.buffer, view.byteOffset, view.byteLength))
 
-/** Returns what an object is written as: an error by the fields that may be shown of it. */
+/** Returns the written form of an object. Errors are written by their public fields. */
 const view = (value: object): Json.View => {
   if (value instanceof Error) return { instead: errorFields(value) }
   if (Cause.isCause(value)) return { instead: { _tag: "Cause", reasons: value.reasons.map(reasonOf) } }
   if (ArrayBuffer.isView(value)) return { instead: bytes(value) }
   if (value instanceof ArrayBuffer) return { instead: bytes(new Uint8Array(value)) }
-  // Collections have iterators of their own, which may have no end: those of their prototypes are called.
+  // Collections may override iterators, even with endless ones, so the prototype's own iterators are called.
   if (value instanceof Map) return { instead: Array.from(Map.prototype.entries.call(value)) }
   if (value instanceof Set) return { instead: Array.from(Set.prototype.values.call(value)) }
   if ("toJSON" in value && typeof value.toJSON === "function") return { instead: value.toJSON() ?? null }
   return { members: written(value as Json.JsonObject) }
 }
 
-/** Members that a schema wants, whatever their value: JSON has no `undefined`. */
+/** Members required by a schema even if `undefined`: JSON has no `undefined`. */
 const required: ReadonlySet<string> = new Set(["chunk", "error", "haltResult", "progress", "result", "value"])
 
-/** Times that never come. Without them a call waits as long. */
+/** Times that may be infinite. Without the field, a call waits just as long. */
 const times: ReadonlySet<string> = new Set(["expiresAt", "expiresInMillis"])
 
 const isLeftOut = (key: string, value: unknown): boolean =>
@@ -138,7 +137,7 @@ const isLeftOut = (key: string, value: unknown): boolean =>
 
 type Members = ReadonlyArray<readonly [key: string, value: unknown]>
 
-/** The members of an object. Reading one may run foreign code. */
+/** Returns an object's members. Reading a member may run foreign code. */
 const membersOf = (value: object, without: ReadonlyArray<string> = []): Members =>
   Object.keys(value).flatMap((key) => {
     if (without.includes(key)) return []
@@ -146,7 +145,7 @@ const membersOf = (value: object, without: ReadonlyArray<string> = []): Members 
     return isLeftOut(key, member) ? [] : [[key, member ?? null] as const]
   })
 
-/** The fields that are read of a result (`Event.ChatResult`). */
+/** Result fields read here (`Event.ChatResult`). */
 interface ChatResult extends Json.JsonObject {
   readonly thread: SharedMessages.Thread
   readonly steps: ReadonlyArray<{ readonly response: unknown; readonly thread: SharedMessages.Thread }>
@@ -169,7 +168,10 @@ const isResult = (value: Json.JsonObject): value is ChatResult =>
 const isChat = (value: Json.JsonObject): value is ChatCompleted =>
   value["_tag"] === "ChatCompleted" && Json.isObject(value["result"]) && isResult(value["result"])
 
-/** Returns what came to the thread behind the last step: an event that was made by hand may not say so. */
+/**
+ * Returns the messages added to the thread after the last step, computed from the thread if a hand-made event omits the
+ * list.
+ */
 const behind = ({ messages, result }: ChatCompleted): Members => {
   const last = result.steps.at(-1)
   const added = messages ??
@@ -177,15 +179,15 @@ const behind = ({ messages, result }: ChatCompleted): Members => {
   return added.length === 0 ? [] : [["messages", added]]
 }
 
-/** The fields of a result that its steps contain as well. */
+/** Returns the result fields already contained in its steps. */
 const repeated = ({ finalResponse, steps }: ChatResult): ReadonlyArray<string> =>
   finalResponse === (steps.at(-1)?.response ?? null) ? ["steps", "finalResponse"] : ["steps"]
 
-/** A result without its thread and its steps, and without the response of the last of them, which is its own. */
+/** Returns a result without its thread and steps, and without the final response if it belongs to the last step. */
 const end = (result: ChatResult): Json.JsonObject =>
   Object.fromEntries(membersOf(result, ["thread", ...repeated(result)]))
 
-/** Writes each step of a whole run that a handler yields without its thread: the result has the last one. */
+/** Returns a whole run yielded by a handler, its steps without their threads: the result has the last thread. */
 const whole = (result: ChatResult): Members => [
   ...membersOf(result, repeated(result)),
   [
@@ -194,7 +196,7 @@ const whole = (result: ChatResult): Members => [
   ]
 ]
 
-/** The members that an object is written with. */
+/** Returns the members to write for an object. */
 const written = (value: Json.JsonObject): Members => {
   if (isStep(value)) return membersOf(value, ["thread"])
   if (isChat(value)) {
@@ -209,5 +211,5 @@ const writing: Json.Writing = {
   roomOf: (name, depth) => frame.has(name) && depth <= deepestFrame ? undefined : new Json.Room()
 }
 
-/** Any value as JSON. */
+/** Converts any value to JSON. */
 export const toJson = (value: unknown): Schema.Json => Json.write(value, writing) ?? null

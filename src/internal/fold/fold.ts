@@ -1,7 +1,7 @@
 /**
- * The fold: from events to the state of a step. The loop folds every event of a run into one state, in place; the
- * public `Collector` copies a state first. It is total, and linear in the number of events: an event with an unknown
- * tag or a malformed payload changes nothing. `outcome` derives the result of a whole run.
+ * The fold: from events to step state. The loop folds all run events into one state, in place; the public `Collector`
+ * copies the state first. The fold accepts any input and is linear in the number of events: an event with an unknown
+ * tag or a malformed payload changes nothing. `outcome` derives a whole run's result.
  */
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
@@ -17,15 +17,15 @@ import * as SharedMessages from "./sharedMessages.ts"
 
 declare const opaque: unique symbol
 
-/** A state as the public `Collector` hands it out: its fields are the runtime's own. */
+/** A state handed out by the public `Collector`: its fields belong to the runtime. */
 export interface Opaque {
   readonly [opaque]: true
 }
 
-/** The state of the fold. The fields above `policy` belong to the step in progress. */
+/** State of the fold. Fields above `policy` belong to the current step. */
 export interface State extends Opaque {
   thread: Thread.Thread | undefined
-  /** The model's reply so far, if there is any. */
+  /** The model's reply so far, if any. */
   text: string | undefined
   reasoning: string
   calls: ToolCalls.EventCalls
@@ -37,9 +37,9 @@ export interface State extends Opaque {
   provider: string | undefined
   model: string | null
   usage: Response.Usage | null
-  /** The ids of the calls of the thread, in a fold that names the calls of replies. */
+  /** Call ids in the thread, for a fold naming the calls in replies. */
   ids?: ThreadIds
-  /** The usage of broken replies of the step, before the present one. */
+  /** Usage from earlier, broken replies in this step. */
   spent: Response.Usage | null
   error: { readonly value: unknown } | undefined
   tools: ToolAnswers
@@ -50,7 +50,7 @@ export interface State extends Opaque {
   chatResult: Event.ChatResult | undefined
 }
 
-/** The fields of a step that begins. */
+/** Fields of a new step. */
 const fresh = (thread: Thread.Thread | undefined) => ({
   text: undefined,
   reasoning: "",
@@ -66,7 +66,7 @@ const fresh = (thread: Thread.Thread | undefined) => ({
   error: undefined
 })
 
-/** The state before the first event. */
+/** Returns the state before the first event. */
 export const initial = (
   policy: Policy.Policy,
   { requestId, thread }: { readonly thread?: Thread.Thread; readonly requestId?: string | undefined } = {}
@@ -83,13 +83,13 @@ export const initial = (
     chatResult: undefined
   }) as Omit<State, keyof Opaque> as State
 
-/** The ids of the calls of a thread that grows, which are read when a call is named. */
+/** Call ids in a growing thread, read when a call is named. */
 class ThreadIds {
   private readonly ids = new ToolCalls.UniqueIds()
   private messages = 0
   private steps = 0
 
-  /** Returns the call ids of a thread and of steps, and those that it has read of a shorter thread. */
+  /** Returns the call ids in a thread and steps, along with ids read earlier from a shorter thread. */
   upTo(thread: Thread.Thread, steps: ReadonlyArray<Event.StepResult>): ToolCalls.UniqueIds {
     for (const { toolCalls } of SharedMessages.since(thread, this.messages)) {
       // A caller's messages may hold anything.
@@ -98,7 +98,7 @@ class ThreadIds {
       }
     }
     this.messages = SharedMessages.length(thread)
-    // The thread does not have the calls of a step that its provider ran.
+    // The thread lacks provider-run calls.
     for (; this.steps < steps.length; this.steps++) {
       for (const { id } of steps[this.steps]?.response.toolCalls ?? []) this.ids.reserve(id)
     }
@@ -107,8 +107,8 @@ class ThreadIds {
 }
 
 /**
- * Begins a reply to a thread, for the owner of the fold who names calls: no call of the reply gets an id of a call in
- * the thread or in the steps.
+ * Begins a reply to a thread, for a fold that names calls: no call in the reply reuses a call id from the thread or the
+ * steps.
  */
 export const beginReply = (state: State, thread: Thread.Thread): void => {
   const { steps } = state
@@ -116,7 +116,7 @@ export const beginReply = (state: State, thread: Thread.Thread): void => {
   state.calls = new ToolCalls.EventCalls(SharedMessages.length(thread), () => ids.upTo(thread, steps))
 }
 
-/** Folds events, and returns them under the ids that their calls have in the fold. */
+/** Folds events and returns them under their calls' own ids. */
 export const named = (state: State, events: ReadonlyArray<Event.Event>): ReadonlyArray<Event.Event> => {
   let renamed: Array<Event.Event> | undefined
   for (let index = 0; index < events.length; index++) {
@@ -154,11 +154,11 @@ const foldNamed = (state: State, event: Event.Event): Event.Event => {
   }
 }
 
-/** Deltas of text leave every list alone. */
+/** Returns `true` for text deltas: they leave all lists unchanged. */
 const isDelta = (event: unknown): boolean =>
   Json.isObject(event) && (event["_tag"] === "TextDelta" || event["_tag"] === "ReasoningDelta")
 
-/** The state after some events, in order: the given one where they change nothing, and otherwise a copy. */
+/** Returns the state after some events: the given state if nothing changed, otherwise a copy. */
 export const applied = (state: State, events: ReadonlyArray<Event.Event>): State => {
   const next = { ...state }
   if (!events.every(isDelta)) {
@@ -169,7 +169,7 @@ export const applied = (state: State, events: ReadonlyArray<Event.Event>): State
   return apply(next, events) ? next : state
 }
 
-/** Returns a copy: what is folded into one of the two does not show in the other. */
+/** Returns an independent copy. */
 export const copy = (state: State): State => ({
   ...state,
   steps: state.steps.slice(),
@@ -177,17 +177,17 @@ export const copy = (state: State): State => ({
   tools: state.tools.copy()
 })
 
-/** Folds events into a state in place, for its one owner. Returns whether anything changed. */
+/** Folds events into a state in place, for its sole owner. Returns whether anything changed. */
 export const apply = (state: State, events: ReadonlyArray<Event.Event>): boolean => {
   let hasChanged = false
-  // A loop by position: until it is compiled an iterator is an object for each event.
+  // Indexed loop: before compilation, an iterator allocates an object per event.
   for (let index = 0; index < events.length; index++) {
     hasChanged = fold(state, events[index] as Event.Event) || hasChanged
   }
   return hasChanged
 }
 
-/** The most frequent events come first, before anything else about them is looked at. */
+/** Folds one event. The most frequent events come first, before any further checks. */
 const fold = (state: State, event: Event.Event): boolean => {
   if (typeof event !== "object" || event === null) return false
   switch (event._tag) {
@@ -254,7 +254,7 @@ const foldWhole = (state: State, event: Event.Event): void => {
 
 const finishReasons: ReadonlyArray<string> = Response.FinishReason.literals
 
-/** An unknown finish reason counts as `other`: the message has ended in any case. */
+/** Normalizes an unknown finish reason to `other`: the message has ended in any case. */
 const normalised = (reason: Response.FinishReason | null): Response.FinishReason | null =>
   reason === null || reason === undefined || finishReasons.includes(reason) ? reason ?? null : "other"
 
@@ -263,7 +263,7 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
   state.calls.describe(event.message.toolCalls)
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "keepFirst"
   if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
-  // The finish reason of a recorded reply may be derived from its calls. It is then not the provider's word.
+  // A recorded reply's finish reason may be derived from its calls, and is then not the provider's own.
   const word = event.rawFinishReason ?? (event.replayed === true ? null : event.finishReason)
   state.rawFinishReason = word ?? state.rawFinishReason
   state.isPaused = event.paused === true
@@ -276,13 +276,13 @@ const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void =>
 }
 
 /**
- * Returns `true` if nothing of the model has come: tool events are then of calls that the thread has, of an earlier
+ * Returns `true` before anything came from the model. Tool events then belong to calls in the thread, from an earlier
  * turn.
  */
 const isOpening = ({ calls, message, steps, text }: State): boolean =>
   steps.length === 0 && calls.isEmpty && message === null && text === undefined
 
-/** The calls of an earlier turn have their answers in the thread, and are none of the step that begins. */
+/** Drops answers to an earlier turn's calls: they are in the thread, not in the new step. */
 export const foldOpening = (state: State): boolean => {
   if (state.tools.isEmpty || !isOpening(state)) return false
   state.tools = new ToolAnswers()
@@ -295,32 +295,32 @@ const foldTail = (state: State, event: OpenCalls.Tail): void => {
   state.thread = SharedMessages.withAnswerToCall(state.thread, OpenCalls.messageOf(event))
 }
 
-/** A question of the step in progress is settled there; any other call was answered before, in the thread. */
+/** Settles a question in the current step. Every other call was answered earlier, in the thread. */
 const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): void => {
   if (state.tools.settled(event) && !isOpening(state)) return
   if (state.thread !== undefined) state.thread = SharedMessages.withSettlement(state.thread, OpenCalls.messageOf(event))
 }
 
-/** Puts the steps of a run in front that were folded in another process. The thread has their messages. */
+/** Prepends steps folded in another process. Their messages are in the thread. */
 export const takeUp = (state: State, steps: ReadonlyArray<Event.StepResult>): void => {
   state.steps.push(...steps)
 }
 
-/** The answers to the calls of the step in progress, in call order. */
+/** Returns the answers to the current step's calls, in call order. */
 export const answers = (state: State): ReadonlyArray<Message.Message> => state.tools.inOrder(state.calls.ids)
 
-/** The halt that decides the step in progress, if a tool halted it. */
+/** Returns the halt deciding the current step, if a tool halted. */
 export const halt = (state: State): Event.Halt | undefined =>
   state.tools.deciding(state.calls.ids, state.policy.haltPrecedence)
 
-/** A reply whose message was never completed has broken off. */
+/** Returns the calls so far. A reply without a completed message has broken off. */
 const toToolCalls = ({ calls, finishReason, message, policy }: State): ReadonlyArray<Message.ToolCall> =>
   calls.toToolCalls({
     parse: policy.badArguments === "answer",
     ending: message === null ? "broken" : ToolCalls.endingOf(finishReason)
   })
 
-/** Calls that are there outweigh a finish reason that does not mention them. */
+/** Returns the effective finish reason. Actual calls outweigh a finish reason not mentioning them. */
 const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall>): Response.FinishReason | null => {
   const isVague = state.finishReason === null || state.finishReason === "stop" || state.finishReason === "other"
   return state.policy.toolTurn === "presence" && isVague && toolCalls.some(Response.isActionable)
@@ -328,7 +328,7 @@ const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall
     : state.finishReason
 }
 
-/** The response so far. */
+/** Returns the response so far. */
 export const toResponse = (state: State): Response.Response => {
   const toolCalls = toToolCalls(state)
   const response: Types.Mutable<Response.Response> = {
@@ -350,11 +350,11 @@ export const toResponse = (state: State): Response.Response => {
   return response
 }
 
-/** Returns `true` if the reply has said something: text, reasoning or a call. */
+/** Returns `true` if the reply has any text, reasoning or call. */
 export const hasSaid = (state: State): boolean =>
   state.text !== undefined || state.reasoning !== "" || !state.calls.isEmpty
 
-/** Returns `true` if the step in progress has any text, reasoning, call or failure. */
+/** Returns `true` if the current step has any text, reasoning, call or failure. */
 export const hasPartial = (state: State): boolean =>
   hasSaid(state) || state.message !== null || state.error !== undefined
 
@@ -365,17 +365,17 @@ export const isToolTurn = ({ toolTurn }: Pick<Policy.Policy, "toolTurn">, respon
     : response.finishReason !== "error" && response.finishReason !== "content_filter" &&
       response.toolCalls.some(Response.isActionable)
 
-/** Returns `true` if a reply says that it calls a tool, and has no call: what it asks for never arrived. */
+/** Returns `true` if a reply claims a tool call but has none: the request never arrived. */
 export const isVoid = ({ calls, error, finishReason, policy }: State): boolean =>
   finishReason === "tool_calls" && error === undefined && policy.toolTurn === "presence" && !calls.hasNamed
 
 const finalReasons: ReadonlyArray<Response.FinishReason | null> = ["stop", "length", "content_filter", "error"]
 
-/** Returns `true` if a response continues once it is sent back. One that failed or was filtered does not. */
+/** Returns `true` if a response continues once sent back. Failed and filtered responses do not. */
 export const isPaused = ({ finishReason, paused }: Response.Response): boolean =>
   paused === true && finishReason !== "error" && finishReason !== "content_filter"
 
-/** Returns `true` if the model has nothing more to do after a response that is not halted. */
+/** Returns `true` if the model has nothing more to do after a response without a halt. */
 export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Response.Response): boolean => {
   if (isPaused(response)) return false
   return policy.toolTurn === "finishReason"
@@ -383,13 +383,13 @@ export const isDone = (policy: Pick<Policy.Policy, "toolTurn">, response: Respon
     : !isToolTurn(policy, response)
 }
 
-/** The thread that a result continues. */
+/** Returns the thread a result continues. */
 export const threadOf = ({ thread }: State, name: string): Thread.Thread => {
   if (thread !== undefined) return thread
   throw new Error(`Collector.${name} needs the thread that the run started from: Collector.initial({ thread })`)
 }
 
-/** Returns the result of the last step, or of the one in progress if there is none. */
+/** Returns the last step's result, or the current step's if no step has ended. */
 export const toStepResult = (state: State): Event.StepResult =>
   state.steps.at(-1) ?? stepResult(state, {
     _tag: "StepCompleted",
@@ -400,7 +400,7 @@ export const toStepResult = (state: State): Event.StepResult =>
     manualToolCalls: []
   })
 
-/** Returns the result of a step, by its last event. */
+/** Returns a step's result, from its last event. */
 const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepResult => {
   const { response, suspensions, thread } = event
   const halted = event.done === undefined ? halt(state) : event.halt
@@ -419,7 +419,7 @@ const stepResult = (state: State, event: Event.Of<"StepCompleted">): Event.StepR
   })
 }
 
-/** Returns the result of a step, from its parts. */
+/** Builds a step result from its parts. */
 export const stepResultOf = (
   step: Pick<Event.StepResult, "thread" | "response" | "toolResults" | "done"> & {
     readonly mode: "auto" | "manual"
@@ -439,10 +439,10 @@ export const stepResultOf = (
   return result
 }
 
-/** The id of a call, or, where two calls have one id, its position. */
+/** A call's id, or its position if two calls share an id. */
 export type Key = string | number
 
-/** Something that belongs to one call. */
+/** Data about one call. */
 interface OfCall {
   readonly id: Key
 }
@@ -456,20 +456,20 @@ interface Updated extends OfCall {
   readonly update: Json.JsonObject
 }
 
-/** A call that waits: for an answer, whose placeholder has a position among the answers, or without one of its own. */
+/** A waiting call: for an answer, with a placeholder at a position among the answers, or without a placeholder. */
 interface Waiting {
   readonly event: Event.Of<"AskUserRequested" | "ToolApprovalRequested" | "ToolSuspended">
   readonly position: number
 }
 
 /**
- * The tool events of a turn, folded: the answers to its calls, the halts some of them are, the calls that wait, and
- * what handlers add to the context. They come in the order of completion and are given in the order of the calls.
+ * The folded tool events of a turn: answers, halts, waiting calls and context updates. Events arrive in completion
+ * order; results are returned in call order.
  */
 export class ToolAnswers {
   private readonly answers: Array<Answered> = []
   private readonly updates: Array<Updated> = []
-  /** The open calls. Created with the first: an empty map would be a hundredth of what an idle run holds. */
+  /** Open calls. Created with the first: an empty map would be a hundredth of an idle run's memory. */
   private waiting: Map<Key, Waiting> | undefined
 
   get isEmpty(): boolean {
@@ -484,7 +484,7 @@ export class ToolAnswers {
     return copied
   }
 
-  /** Takes in an event of a call, which `key` distinguishes where two calls have one id. */
+  /** Takes in a call event. `key` identifies the call if two calls share an id. */
   add(event: Event.Event, key?: Key): void {
     switch (event._tag) {
       case "ToolExecutionCompleted": {
@@ -504,7 +504,7 @@ export class ToolAnswers {
 
   private ended(event: OpenCalls.Tail, id: Key): void {
     if (event._tag === "AskUserRequested") this.wait(id, { event, position: this.answers.length })
-    // The approval of a call that was stopped is not waited for any more.
+    // A stopped call no longer waits for its approval.
     else this.waiting?.delete(id)
     this.answers.push({ id, message: OpenCalls.messageOf(event), halt: OpenCalls.haltOf(event) })
   }
@@ -514,7 +514,7 @@ export class ToolAnswers {
     this.waiting.set(id, waiting)
   }
 
-  /** Settles what was asked in these events: it halts nothing any more. Returns whether there is such a call. */
+  /** Settles a question or a suspended call: it no longer halts. Returns whether such a call exists. */
   settled(event: Event.Of<"ToolResultEncoded">): boolean {
     const { id } = event
     const waiting = this.waiting?.get(id)
@@ -525,15 +525,12 @@ export class ToolAnswers {
     return true
   }
 
-  /** The messages that answer the calls. */
+  /** Returns the messages answering the calls. */
   inOrder(ids: ReadonlyArray<Key>): ReadonlyArray<Message.Message> {
     return inCallOrder(ids, this.answers).map(({ message }) => message)
   }
 
-  /**
-   * Lists the suspensions of those calls that wait for an answer or an approval. `keys` are those that their events
-   * were taken in with.
-   */
+  /** Returns the suspensions of waiting calls. `keys` are the keys passed to `add`. */
   open(calls: ReadonlyArray<Message.ToolCall>, keys?: ReadonlyArray<Key>): ReadonlyArray<Event.Suspension> {
     return calls.flatMap((call, index) => {
       const event = this.waiting?.get(keys?.[index] ?? call.id)?.event
@@ -545,31 +542,31 @@ export class ToolAnswers {
     })
   }
 
-  /** The halt that decides: the first call's, or, where the order of completion counts, the first there was. */
+  /** Returns the deciding halt: by call order, or by completion order if that takes precedence. */
   deciding(ids: ReadonlyArray<Key>, precedence: Policy.Policy["haltPrecedence"]): Event.Halt | undefined {
     const halts = this.answers.filter(({ halt }) => halt !== undefined)
     return (precedence === "request" ? inCallOrder(ids, halts) : halts)[0]?.halt
   }
 
-  /** The halts of some calls. */
+  /** Returns the halts among some calls. */
   halts(ids: ReadonlyArray<Key>): ReadonlyArray<Event.Halt> {
     return this.answers.flatMap(({ halt, id }) => halt !== undefined && ids.includes(id) ? [halt] : [])
   }
 
-  /** The updates of the context, merged in call order. With `isOnly` those of other calls are left out. */
+  /** Returns the context updates merged in call order. With `isOnly`, updates from other calls are left out. */
   contextUpdate(ids: ReadonlyArray<Key>, isOnly = false): Json.JsonObject | undefined {
     const updates = isOnly ? this.updates.filter(({ id }) => ids.includes(id)) : this.updates
     return mergeUpdates(inCallOrder(ids, updates).map(({ update }) => update))
   }
 }
 
-/** Updates one over the other, in the given order. Without any there is no update. */
+/** Merges updates in the given order. Returns `undefined` without any update. */
 export const mergeUpdates = (updates: ReadonlyArray<Json.JsonObject | undefined>): Json.JsonObject | undefined => {
   const given = updates.filter((update) => update !== undefined)
   return given.length === 0 ? undefined : Object.fromEntries(given.flatMap((update) => Object.entries(update)))
 }
 
-/** Sorts by the order in which the model made the calls: the order of completion must not show. */
+/** Sorts by call order: completion order must not show. */
 const inCallOrder = <A extends OfCall>(ids: ReadonlyArray<Key>, entries: ReadonlyArray<A>): ReadonlyArray<A> => {
   if (entries.every((entry, index) => entry.id === ids[index])) return entries
   const order = new Map(ids.map((id, index) => [id, index]))

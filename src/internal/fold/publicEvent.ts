@@ -1,8 +1,8 @@
 /**
- * The public form of events: the allow list of what leaves a server. It reads events as data, in their own form and in
- * their wire form, since the progress of a call may be the events of a run inside its handler. It never publishes raw
- * results, updates of the context, causes, threads, metadata of replies or raw chunks. A field that is not of its type
- * is left out, since progress may be anything that looks like an event. Public as `Event.toPublic`.
+ * The public form of events: an allow list for everything leaving a server. It reads events as data, in both runtime
+ * and wire form, since a call's progress may be a nested run's events. Raw results, context updates, causes, threads,
+ * reply metadata and raw chunks are never published. A field with the wrong type is left out, since progress may be
+ * anything resembling an event. Public as `Event.toPublic`.
  */
 import * as Message from "../../Message.ts"
 import * as CallPaths from "../answer/callPath.ts"
@@ -13,9 +13,8 @@ import * as Json from "../json.ts"
 import * as EventJson from "./eventJson.ts"
 
 /**
- * Extent to which the calls of a tool are published: `"all"` of a call, with its arguments, its progress and its answer
- * as the model reads it; `"names"`, which is its id, its name, its states, and the questions that it asks; or
- * `"none"` of it.
+ * Publication level for a tool's calls. `"all"` publishes everything: arguments, progress, and the answer as seen by
+ * the model. `"names"` publishes id, name, states and questions. `"none"` publishes nothing.
  *
  * @category models
  * @since 0.1.0
@@ -23,21 +22,21 @@ import * as EventJson from "./eventJson.ts"
 export type Publish = "all" | "names" | "none"
 
 /**
- * A call that was published, for the events that follow.
+ * A published call, remembered for later events.
  *
  * @category models
  * @since 0.1.0
  */
 export interface PublicCall {
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
-  /** `true` for a call by which the model gives a typed answer, which is not published. */
+  /** `true` for a typed-answer call, which is not published. */
   readonly output?: true
-  /** Time at which the call stood whole in the reply, in milliseconds since 1970. Left out where it is not known. */
+  /** Time the call was complete in the reply, in milliseconds since 1970. Left out if unknown. */
   readonly asked?: number
-  /** `true` once its `ToolCallCompleted` was published, which has its arguments. */
+  /** `true` once its `ToolCallCompleted` was published, including the arguments. */
   readonly announced?: true
-  /** The calls of the run inside the handler, by id. */
+  /** Calls in the handler's nested run, by id. */
   readonly calls: Map<string, PublicCall>
 }
 
@@ -48,25 +47,25 @@ export interface PublicCall {
  * @since 0.1.0
  */
 export interface PublicOptions {
-  /** Extent to which calls are published, or a function of the name of the tool. `"all"` by default. */
+  /** Publication level, or a function from tool name to level. Defaults to `"all"`. */
   readonly publish?: Publish | ((tool: string) => Publish)
-  /** `true` if the model's reasoning is published. `false` by default. */
+  /** `true` to publish the model's reasoning. Defaults to `false`. */
   readonly publishReasoning?: boolean
-  /** `true` if the cost that providers report is published with the usage. `false` by default. */
+  /** `true` to publish provider-reported costs with the usage. Defaults to `false`. */
   readonly publishCost?: boolean
-  /** The id of the run, which the ids of suspensions name. None by default. */
+  /** Id of the run, used in suspension ids. None by default. */
   readonly runId?: string
   /**
-   * The calls of the run by id, which the function reads and adds to: give one map for all events of a run. Without
-   * it, events that do not name their tool are published where `publish` is no function, and not otherwise; and the
-   * call of a typed answer is known only by the events that announce it, so that those of its handler are published.
+   * Calls in the run by id, read and extended by the function: pass one map for all events of a run. Without the map,
+   * an event not naming its tool is published only if `publish` is not a function, and a typed-answer call is
+   * recognized only in its announcing events, so its handler events are published.
    */
   readonly calls?: Map<string, PublicCall>
-  /** Time of the event, in milliseconds since 1970. None by default. */
+  /** Event time, in milliseconds since 1970. None by default. */
   readonly at?: number
 }
 
-/** The kinds of the options. */
+/** Option kinds. */
 export const knownOptions = {
   publish: Values.either(Values.oneOf("all", "names", "none"), Values.fn),
   publishReasoning: Values.flag,
@@ -77,265 +76,265 @@ export const knownOptions = {
 } satisfies NamesOf<PublicOptions>
 
 /**
- * An error as it is published: no text of a provider, of a handler or of a store.
+ * A published error, without text from providers, handlers or stores.
  *
  * @category models
  * @since 0.1.0
  */
 export interface PublicError {
-  /** The kind of the error: the reason of an `AdapterError`, or `"internal"`. */
+  /** Error kind: the reason of an `AdapterError`, or `"internal"`. */
   readonly code: string
   /** One sentence for a person. */
   readonly message: string
-  /** The id of the run, by which the log is searched. Left out where `runId` is not given. */
+  /** Id of the run, for searching the log. Left out without `runId`. */
   readonly id?: string
 }
 
 /**
- * A usage as it is published: the figures that are known, of which a provider may report any.
+ * Published usage: all known figures. A provider may report any subset.
  *
  * @category models
  * @since 0.1.0
  */
 export type PublicUsage = {
-  /** Tokens of the requests, those that were read from or written to a cache included. */
+  /** Request tokens, including tokens read from or written to a cache. */
   readonly inputTokens?: number
-  /** Tokens of the replies, reasoning included. */
+  /** Reply tokens, including reasoning. */
   readonly outputTokens?: number
-  /** All tokens, as providers count them. */
+  /** Total tokens, as counted by the provider. */
   readonly totalTokens?: number
-  /** Tokens of the requests that the provider read from its cache. */
+  /** Request tokens read from the provider's cache. */
   readonly cachedInputTokens?: number
-  /** Tokens of the requests that the provider wrote to its cache. */
+  /** Request tokens written to the provider's cache. */
   readonly cacheWriteInputTokens?: number
-  /** Tokens that the model used for reasoning. */
+  /** Reasoning tokens. */
   readonly reasoningTokens?: number
-  /** The price of the requests. Left out unless `publishCost` is set, as the fields that follow. */
+  /** Request cost. Left out unless `publishCost` is set, like the following fields. */
   readonly inputCost?: number
-  /** The price of the replies. */
+  /** Reply cost. */
   readonly outputCost?: number
-  /** The whole price. Costs in several currencies have no sum, and are left out. */
+  /** Total cost. Left out for mixed currencies, which have no sum. */
   readonly totalCost?: number
-  /** The code of the currency of the cost, such as `"USD"`. Left out where the provider does not report it. */
+  /** Currency code, such as `"USD"`. Left out if not reported by the provider. */
   readonly currency?: string
 }
 
 /**
- * The amount that a run has spent and the rest of its budget, as they are published under `publishCost`.
+ * Spending and remaining budget of a run, published under `publishCost`.
  *
  * @category models
  * @since 0.1.0
  */
 export type PublicSpent = PublicAmount & {
-  /** The rest of each bound. One that is left out has no bound. */
+  /** Remainder of each bound. Unbounded resources are left out. */
   readonly left: PublicAmount & {
-    /** Tokens of requests and replies. */
+    /** Request and reply tokens. */
     readonly tokens?: number
   }
 }
 
 /**
- * An amount of requests, tokens and money, as it is published.
+ * Published amounts: requests, tokens and money.
  *
  * @category models
  * @since 0.1.0
  */
 export type PublicAmount = {
-  /** Requests to models. */
+  /** Model requests. */
   readonly calls?: number
-  /** Tokens of the requests. */
+  /** Request tokens. */
   readonly inputTokens?: number
-  /** Tokens of the replies. */
+  /** Reply tokens. */
   readonly outputTokens?: number
-  /** The price, in millionths of the currency. */
+  /** Cost, in millionths of the currency. */
   readonly money?: number
 }
 
 /**
- * A call that waits for an answer, as it is published.
+ * A published waiting call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface PublicSuspension {
   /**
-   * The id under which it is answered: that of `Event.Suspension`, behind the id of the run in which the call began to
-   * wait and a `~`. A call that waits again, in a later run, has another one. Without `runId` it names no run.
+   * Id for answering: the `Event.Suspension` id, prefixed with the id of the run where the call began to wait and a
+   * `~`. A call waiting again in a later run gets another id. Without `runId` the id names no run.
    */
   readonly id: string
-  /** The answer that it waits for, as in `Event.Suspension`. */
+  /** Kind of the awaited answer, as in `Event.Suspension`. */
   readonly kind: "question" | "approval" | "manual" | "unknown"
   /** The call. */
   readonly toolCall: {
-    /** The id of the call. */
+    /** Call id. */
     readonly id: string
-    /** The name of the tool. */
+    /** Tool name. */
     readonly name: string
-    /** The arguments. Left out unless they are published. */
+    /** Arguments. Left out unless published. */
     readonly arguments?: Json.JsonObject
   }
   /**
-   * The text to show. Left out where there is none, and of a call whose effect is not known unless its arguments are
-   * published, since its text quotes them.
+   * Text to show. Left out if empty, and for a call with an unknown effect unless its arguments are published, since
+   * the text quotes them.
    */
   readonly question?: string
-  /** The choices of the user. Left out where there are none. */
+  /** Choices for the user. Left out if there are no choices. */
   readonly opts?: ReadonlyArray<unknown>
-  /** The JSON Schema of the answer. Left out where it is free. */
+  /** JSON Schema of the answer. Left out for free answers. */
   readonly answerSchema?: Json.JsonObject
-  /** The time at which it expires, in milliseconds since 1970. Left out when it waits without a limit. */
+  /** Expiry, in milliseconds since 1970. Left out for unlimited waits. */
   readonly expiresAt?: number
-  /** The extent to which an approval may be remembered for the session. Left out where it may not. */
+  /** Scope in which an approval may be remembered for the session. Left out if it may not be remembered. */
   readonly remember?: "tool" | "arguments"
 }
 
 /**
- * A wait of a call for its turn, as it is published.
+ * A published wait of a call.
  *
  * @category models
  * @since 0.1.0
  */
 interface PublicWait {
-  /** The thing that the call waited for: `"permit"`, `"key"` or `"exclusive"`. */
+  /** Reason: `"permit"`, `"key"` or `"exclusive"`. */
   readonly reason: string
-  /** The name of the permit. Left out where the reason is another one, and where arguments are not published. */
+  /** Permit name. Left out for other reasons, and if arguments are not published. */
   readonly key?: string
-  /** The ids of the published calls of the run that it waited for. Left out where there are none. */
+  /** Ids of the run's published calls ahead. Left out if empty. */
   readonly behind?: ReadonlyArray<string>
-  /** `true` where another run had what it waited for. Left out otherwise. */
+  /** `true` if another run held the permit. Left out otherwise. */
   readonly elsewhere?: boolean
   /** Length of the wait, in milliseconds. */
   readonly millis: number
 }
 
 /**
- * The outcome of a run, as it is published: its `_tag`, and what of it is no text of a handler.
+ * A published run outcome: its `_tag`, and everything except handler text.
  *
  * @category models
  * @since 0.1.0
  */
 export interface PublicOutcome {
-  /** The tag of the outcome, as in `Event.Outcome`. */
+  /** Outcome tag, as in `Event.Outcome`. */
   readonly _tag: string
-  /** The finish reason of the last reply, of `Completed`. */
+  /** Finish reason of the last reply, for `Completed`. */
   readonly finishReason?: string
   /** The run's `maxTurns`. Left out unless the outcome is `MaxTurns`. */
   readonly maxTurns?: number
-  /** The name of the rule, of `RuleEnded`. */
+  /** Rule name, for `RuleEnded`. */
   readonly rule?: string
-  /** `"completed"` or `"error"`, of `RuleEnded`. */
+  /** `"completed"` or `"error"`, for `RuleEnded`. */
   readonly status?: string
-  /** The source of the cancellation, of `Cancelled`. */
+  /** Source of the cancellation, for `Cancelled`. */
   readonly reason?: string
-  /** The id of the call that ended the run, of `Halted` and `ToolFailed`. */
+  /** Id of the call that ended the run, for `Halted` and `ToolFailed`. */
   readonly haltToolCallId?: string
-  /** The error, of `Failed`. */
+  /** The error, for `Failed`. */
   readonly error?: PublicError
 }
 
 /**
- * Code that was left running when its run ended, as it is published: that of a published call, a hook or the adapter.
+ * Published code left running after its run: a published call, a hook or the adapter.
  *
  * @category models
  * @since 0.1.0
  */
 export interface PublicAbandoned {
-  /** The id of the call, or of the run. */
+  /** Call id or run id. */
   readonly id: string
-  /** The name of the tool, or of the option. */
+  /** Tool name or option name. */
   readonly name: string
-  /** The kind of code, as in `Event.Abandoned`. Appends and the effect given as `cancel` are not published. */
+  /** Kind of code, as in `Event.Abandoned`. Appends and the `cancel` effect are not published. */
   readonly kind: "handler" | "hook" | "adapter"
-  /** The time for which it had been running, in milliseconds. */
+  /** Running time so far, in milliseconds. */
   readonly ageMillis: number
-  /** The ids of the calls that lead to it, from the call of the run to its own. Left out for code of the run itself. */
+  /** Call ids leading to the code, from the run's own call inward. Left out for code of the run itself. */
   readonly path?: ReadonlyArray<string>
 }
 
-/** The fields of an event that belongs to a call. */
+/** Fields of a call event. */
 interface OfCall {
-  /** The id of the call. */
+  /** Call id. */
   readonly id: string
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
 }
 
-/** The fields of an event that asks for answers. */
+/** Fields of an event asking for answers. */
 interface Asking {
-  /** The id of the call. */
+  /** Call id. */
   readonly toolCallId: string
-  /** The name of the tool. */
+  /** Tool name. */
   readonly toolName: string
-  /** The calls that are open: the call itself, or those of the run inside its handler. */
+  /** Open calls: the call itself, or calls in its nested run. */
   readonly suspensions: ReadonlyArray<PublicSuspension>
 }
 
-/** The answer of a call. */
+/** A call's answer. */
 interface Answered {
-  /** The content that the model reads. Left out where it is not published. */
+  /** Content read by the model. Left out unless published. */
   readonly content?: string | ReadonlyArray<Json.JsonObject>
 }
 
-/** The fields of an event that contains a whole text or a piece of one. */
+/** Fields of an event with a text or a piece of text. */
 interface OfText {
-  /** The provider's id of the block. `null` when it gives none. */
+  /** The provider's block id, or `null`. */
   readonly id: string | null
 }
 
-/** The usage that an event reports. */
+/** Reported usage. */
 interface Used {
-  /** The usage of the step or of the run. Left out where none was reported. */
+  /** Usage of the step or run. Left out if not reported. */
   readonly usage?: PublicUsage
 }
 
-/** The end of a reply. */
+/** End of a reply. */
 interface Ended {
-  /** The reason why the reply ended. Left out where the provider gave none. */
+  /** Finish reason. Left out if the provider gave none. */
   readonly finishReason?: string
-  /** `true` if the provider paused the reply before its end. Left out for any other reply. */
+  /** `true` if the provider paused the reply. Left out otherwise. */
   readonly paused?: boolean
 }
 
 interface Fields {
   RequestStarted: {
-    /** The index of the step, from 0. */
+    /** Step index, from 0. */
     readonly stepIndex: number
-    /** The number of the request within the step, from 1. */
+    /** Request number within the step, from 1. */
     readonly attempt: number
-    /** The model that is asked. Left out where it is not known. */
+    /** Requested model. Left out if unknown. */
     readonly model?: string
-    /** The provider of the model. Left out where it is not known. */
+    /** The model's provider. Left out if unknown. */
     readonly provider?: string
   }
   RequestRetried: {
-    /** The index of the step, from 0. */
+    /** Step index, from 0. */
     readonly stepIndex: number
-    /** The number of the request within the step, from 1. */
+    /** Request number within the step, from 1. */
     readonly attempt: number
-    /** The number of the try that failed, from 1. */
+    /** Number of the failed try, from 1. */
     readonly try: number
-    /** The reason of its error. */
+    /** Reason of its error. */
     readonly code: string
-    /** The pause before the next try, in milliseconds. */
+    /** Pause before the next try, in milliseconds. */
     readonly afterMillis: number
   }
   MessageStarted: {}
   RunStarted: {
     /**
-     * The id of the run that begins or is resumed. A server adds this event, and `StopAccepted`, to those of a session.
-     * As an event inside a handler it precedes all events of the runs there: they replace those that the call has had.
-     * The id is then empty unless all of the call is published.
+     * Id of the started or resumed run. A server adds this event and `StopAccepted` to a session's events. Inside a
+     * handler it precedes all events of the nested runs, which replace the call's earlier events. The id is then empty
+     * unless the call is published in full.
      */
     readonly runId: string
   }
   StopAccepted: {
-    /** The sender of the stop, as the program named them. Left out where it is not known. */
+    /** Sender of the stop, as named by the program. Left out if unknown. */
     readonly by?: string
-    /** The path of the call that alone is to stop, as `Session.stop` takes it. Left out where the whole run is. */
+    /** Path of the single call to stop, as taken by `Session.stop`. Left out when the whole run stops. */
     readonly call?: string
   }
   TextDelta: OfText & {
-    /** The piece, to be put behind those before it. */
+    /** Text to append to the previous pieces. */
     readonly delta: string
   }
   ReasoningDelta: Fields["TextDelta"]
@@ -345,113 +344,113 @@ interface Fields {
   }
   ToolCallStarted: OfCall
   ToolCallDelta: {
-    /** The id of the call. */
+    /** Call id. */
     readonly id: string
-    /** A piece of JSON text, to be put behind those before it. */
+    /** JSON text to append to the previous pieces. */
     readonly argumentsDelta: string
   }
   ToolCallCompleted: OfCall & {
-    /** The arguments. Left out where they are not published. */
+    /** Arguments. Left out unless published. */
     readonly arguments?: Json.JsonObject
-    /** The problem with the arguments. Left out when they can be trusted. */
+    /** Problem with the arguments. Left out for trusted arguments. */
     readonly argumentsLost?: {
-      /** The reason why they cannot be trusted. */
+      /** Reason for distrust. */
       readonly reason: string
-      /** The text that was sent. Left out where arguments are not published. */
+      /** Text as sent. Left out unless arguments are published. */
       readonly text?: string
     }
-    /** `true` for a call that the provider runs itself. */
+    /** `true` for a provider-run call. */
     readonly providerExecuted?: boolean
   }
   MessageCompleted: Ended
   Error: {
-    /** The error that broke the reply. */
+    /** The error breaking the reply. */
     readonly error: PublicError
   }
   StepReset: Fields["Error"]
   OutputPartial: {
-    /** The typed answer so far, encoded. */
+    /** Typed answer so far, encoded. */
     readonly value: unknown
   }
   OutputCompleted: Fields["OutputPartial"]
   ModelSwitched: Fields["Error"] & {
-    /** The name of the candidate that failed. */
+    /** Name of the failed candidate. */
     readonly from: string
-    /** The name of the candidate that is asked next. */
+    /** Name of the next candidate. */
     readonly to: string
   }
   MessageDelivered: {
-    /** The id of the message. */
+    /** Message id. */
     readonly id: string
-    /** Its content: a text, or its parts. */
+    /** Message content: a text, or parts. */
     readonly content: Message.Content
-    /** The index of the step that has it, from 0. */
+    /** Index of the step including the message, from 0. */
     readonly stepIndex: number
   }
   MessageRefused: {
-    /** The id of the message. */
+    /** Message id. */
     readonly id: string
-    /** The reason: how the run ended, or the rule that ended it. */
+    /** Reason: the ending of the run, or the rule that ended the run. */
     readonly reason: string
   }
   ToolQueued: OfCall & {
-    /** The thing that the call waits for: `"permit"`, `"key"` or `"exclusive"`. */
+    /** Reason for the wait: `"permit"`, `"key"` or `"exclusive"`. */
     readonly reason: string
-    /** The name of the permit. Left out where the reason is another one, and where arguments are not published. */
+    /** Permit name. Left out for other reasons, and if arguments are not published. */
     readonly key?: string
-    /** The ids of the published calls of the run that it waits for. Left out where there are none. */
+    /** Ids of the run's published calls ahead. Left out if empty. */
     readonly behind?: ReadonlyArray<string>
-    /** `true` where another run has what it waits for. Left out otherwise. */
+    /** `true` if another run holds the permit. Left out otherwise. */
     readonly elsewhere?: boolean
   }
   ToolExecutionStarted: OfCall & {
-    /** The number of the attempt. Left out for the first one. */
+    /** Attempt number. Left out for the first attempt. */
     readonly attempt?: number
     /**
-     * Time at which the call stood whole in the reply, in milliseconds since 1970. Left out where it is not known: of a
-     * call of an earlier run, and where `at` or `calls` is not given.
+     * Time the call was complete in the reply, in milliseconds since 1970. Left out if unknown: for calls from an
+     * earlier run, and without `at` or `calls`.
      */
     readonly asked?: number
-    /** The waits for its turn, in their order. Left out of a call that had its turn at once. */
+    /** Waits for the call's turn, in order. Left out for a call starting at once. */
     readonly waited?: ReadonlyArray<PublicWait>
     /**
-     * The arguments with which a call of an earlier run starts, which an approval may have changed. Left out of a call
-     * whose `ToolCallCompleted` has them, where they are not published, and where `calls` is not given.
+     * Arguments of a call from an earlier run, as possibly changed by an approval. Left out if its `ToolCallCompleted`
+     * has them, if arguments are not published, and without `calls`.
      */
     readonly arguments?: Json.JsonObject
   }
   ToolProgress: OfCall & {
-    /** The progress as the handler reported it. Left out for an event of a run inside the handler. */
+    /** Progress as reported by the handler. Left out for a nested run's event. */
     readonly progress?: unknown
-    /** The event of a run inside the handler. */
+    /** Event of a nested run. */
     readonly nested?: PublicEvent
   }
   ToolExecutionCompleted: OfCall
   ToolResultEncoded: Answered & {
-    /** The id of the call. */
+    /** Call id. */
     readonly id: string
-    /** `true` when the answer is an error. Left out when it is not. */
+    /** `true` for an error answer. Left out otherwise. */
     readonly isError?: boolean
-    /** The reason of the `Tool.ToolError` that the answer is, such as `"denied"`. Left out for any other answer. */
+    /** Reason of the answered `Tool.ToolError`, such as `"denied"`. Left out for other answers. */
     readonly code?: string
-    /** The length of the whole text in characters, where the content was cut. */
+    /** Full text length in characters, for cut content. */
     readonly originalLength?: number
-    /** `true` when it closes a call that was open before. Left out otherwise. */
+    /** `true` if the answer closes a previously open call. Left out otherwise. */
     readonly settled?: boolean
-    /** The sender of a denial, as the program named them. Left out for any other answer, and where it is not known. */
+    /** Sender of a denial, as named by the program. Left out for other answers, and if unknown. */
     readonly by?: string
-    /** The reason that they gave. Left out where there is none, and where arguments are not published. */
+    /** The sender's reason. Left out if absent, and if arguments are not published. */
     readonly detail?: string
   }
   AskUserRequested: Asking
   ToolApprovalRequested: Asking
   ToolSuspended: Asking
   ToolHalt: Answered & {
-    /** The id of the call. */
+    /** Call id. */
     readonly toolCallId: string
-    /** `true` for a failure that ended the run. Left out for `Tool.halt`. */
+    /** `true` for a failure ending the run. Left out for `Tool.halt`. */
     readonly isError?: boolean
-    /** The reason of the `Tool.ToolError` that ended the run. Left out of any other halt. */
+    /** Reason of the `Tool.ToolError` ending the run. Left out for other halts. */
     readonly code?: string
   }
   StepCompleted: Ended & Used & {
@@ -459,35 +458,35 @@ interface Fields {
     readonly done?: boolean
   }
   ChatCompleted: Used & {
-    /** The reason why the run ended. */
+    /** Outcome of the run. */
     readonly outcome: PublicOutcome
-    /** The usage of the run together with the runs inside its handlers. Left out where none was reported. */
+    /** Usage of the run and its nested runs. Left out if not reported. */
     readonly totalUsage?: PublicUsage
-    /** The part of `totalUsage` that the runs inside its handlers used. Left out where they reported nothing. */
+    /** The nested runs' part of `totalUsage`. Left out if they reported nothing. */
     readonly nestedUsage?: PublicUsage
     /**
-     * The amount that the run has spent, with the runs inside its handlers, and the rest of its budget. Left out unless
-     * `publishCost` is set, and without a budget.
+     * Spending by the run and its nested runs, and the remaining budget. Left out unless `publishCost` is set, and
+     * without a budget.
      */
     readonly spent?: PublicSpent
-    /** The calls that wait for an answer, in call order. Left out when none does. */
+    /** Calls waiting for an answer, in call order. Left out if no call waits. */
     readonly suspensions?: ReadonlyArray<PublicSuspension>
-    /** The code that was left running. Left out where there is none. */
+    /** Code left running. Left out if empty. */
     readonly abandoned?: ReadonlyArray<PublicAbandoned>
   }
 }
 
-/** The fields that every event may have. */
+/** Fields common to all events. */
 interface Common {
-  /** Time of the event, in milliseconds since 1970. Left out where `at` is not given. */
+  /** Event time, in milliseconds since 1970. Left out without `at`. */
   readonly at?: number
-  /** `true` for what had happened before the run was resumed. Left out otherwise. */
+  /** `true` for events from before the run was resumed. Left out otherwise. */
   readonly replayed?: boolean
 }
 
 /**
- * An event as it leaves a server, as plain JSON. Its fields have the names and the meanings of those of the event; what
- * is not published is left out.
+ * An event leaving a server, as plain JSON. Fields keep the event's names and meanings; unpublished fields are left
+ * out.
  *
  * @category models
  * @since 0.1.0
@@ -508,7 +507,7 @@ const sentences: { readonly [code: string]: string } = {
   unsupported_feature: "The model does not support what was asked of it."
 }
 
-/** Reads a member of any value. Reading one may run foreign code, which may throw. */
+/** Reads a member of any value. Reading may run foreign code, which may throw. */
 const read = (value: unknown, name: string): unknown => {
   if (typeof value !== "object" || value === null) return undefined
   try {
@@ -518,7 +517,7 @@ const read = (value: unknown, name: string): unknown => {
   }
 }
 
-/** Returns the items of a list, and none of anything else. */
+/** Returns list items, or an empty list for any other value. */
 const listOf = (value: unknown): ReadonlyArray<unknown> => {
   try {
     return Array.isArray(value) ? Array.from(value as ReadonlyArray<unknown>) : []
@@ -530,11 +529,11 @@ const listOf = (value: unknown): ReadonlyArray<unknown> => {
 /** Returns a value as JSON. */
 const jsonOf = (value: unknown): unknown => read(EventJson.toJson({ value }), "value")
 
-/** Returns the reason of an adapter's error, if it is one. */
+/** Returns a known adapter error reason, or `"internal"`. */
 const codeOf = (reason: unknown): string =>
   typeof reason === "string" && Object.hasOwn(sentences, reason) ? reason : "internal"
 
-/** Returns the error without the texts of others. Its kind is the reason of an adapter's error. */
+/** Returns an error without foreign text. Its code is an adapter error's reason, or `"internal"`. */
 const publicError = (error: unknown, runId: string | undefined): PublicError => {
   const reason = read(error, "_tag") === "AdapterError" ? read(error, "reason") : undefined
   const code = codeOf(reason)
@@ -547,7 +546,7 @@ const publicError = (error: unknown, runId: string | undefined): PublicError => 
 
 type Payload = { readonly [name: string]: unknown }
 
-/** Returns the value as it is published, or `undefined` for one of another type. */
+/** Returns the published value, or `undefined` for a value with the wrong type. */
 type Field = (value: unknown) => unknown
 
 const text: Field = (value) => typeof value === "string" ? value : undefined
@@ -565,7 +564,7 @@ const object: Field = (value) => {
 const oneOf = (words: ReadonlyArray<string>): Field => (value) =>
   typeof value === "string" && words.includes(value) ? value : undefined
 
-/** The fields that are published, by their names, each with its type. */
+/** Published fields by name, each with its type. */
 const fields = {
   afterMillis: finite,
   ageMillis: finite,
@@ -613,7 +612,7 @@ const fields = {
 
 type Name = keyof typeof fields
 
-/** Takes the members that are given and wanted. */
+/** Picks the given members among the wanted ones. */
 const taken = (event: unknown, ...names: ReadonlyArray<Name>): Payload => {
   const found: Record<string, unknown> = {}
   for (const name of names) {
@@ -623,7 +622,7 @@ const taken = (event: unknown, ...names: ReadonlyArray<Name>): Payload => {
   return found
 }
 
-/** Takes members that all have to be there. */
+/** Picks required members, or returns `undefined` if any is missing. */
 const whole = (event: unknown, ...names: ReadonlyArray<Name>): Payload | undefined => {
   const found = taken(event, ...names)
   return names.every((name) => name in found) ? found : undefined
@@ -646,7 +645,7 @@ const figuresOf = (usage: unknown, names: ReadonlyArray<string>) =>
     return figure === undefined ? [] : [[name, figure]]
   })
 
-/** Returns the cost that providers have reported, with its currency. It is empty where `XXX` says that these differ. */
+/** Returns the reported cost and its currency. Empty if `XXX` marks mixed currencies. */
 const costOf = (usage: unknown): ReadonlyArray<readonly [string, unknown]> => {
   const cost = figuresOf(usage, costs)
   const currency = read(read(usage, "extra"), "currency")
@@ -669,10 +668,10 @@ const spentOf = (rules: Rules, spent: unknown): Payload | undefined => {
 
 const optional = (name: string, value: unknown): Payload => value === undefined ? {} : { [name]: value }
 
-/** The rules of the events of one run. */
+/** Publication rules for one run's events. */
 class Rules {
   readonly calls: Map<string, PublicCall> | undefined
-  /** The calls around the run, the outermost first. */
+  /** Calls around the run, outermost first. */
   readonly around: ReadonlyArray<string>
   readonly limit: Publish
   private readonly options: PublicOptions
@@ -705,14 +704,14 @@ class Rules {
     return this.isTextPublished && this.options.publishReasoning === true
   }
 
-  /** Remembers the name of a call for the events that do not have it. */
+  /** Remembers a call's name for later events without a name. */
   begin(id: unknown, name: unknown, isOutput = false): void {
     if (typeof id !== "string" || typeof name !== "string" || this.calls === undefined) return
     if (this.calls.get(id)?.name === name) return
     this.calls.set(id, { name, calls: new Map(), ...(isOutput ? { output: true } : {}) })
   }
 
-  /** Remembers that a call stood whole in the reply, and when it did unless that was before the run was resumed. */
+  /** Remembers that a call was complete in the reply, and when, unless that was before the run was resumed. */
   ask(id: unknown, isReplayed: boolean): void {
     const { at } = this.options
     const call = typeof id === "string" ? this.calls?.get(id) : undefined
@@ -721,17 +720,17 @@ class Rules {
     this.calls?.set(String(id), { ...call, announced: true, ...asked })
   }
 
-  /** Tells whether the events that follow have no other arguments of a call. */
+  /** Returns `true` if no other published event has the call's arguments. */
   isOfEarlierRun(id: unknown): boolean {
     return this.calls !== undefined && typeof id === "string" && this.calls.get(id)?.announced !== true
   }
 
-  /** The time at which a call stood whole in the reply, if it is known. */
+  /** Returns the time a call was complete in the reply, if known. */
   askedOf(id: unknown): number | undefined {
     return typeof id === "string" ? this.calls?.get(id)?.asked : undefined
   }
 
-  /** The extent for a call: that of its tool, and never more than that of the call around its run. */
+  /** Returns a call's level: its tool's level, never above the enclosing call's. */
   of(id: unknown, name: unknown = typeof id === "string" ? this.calls?.get(id)?.name : undefined): Publish {
     if (typeof id === "string" && this.calls?.get(id)?.output === true) return "none"
     const { publish = "all" } = this.options
@@ -739,7 +738,7 @@ class Rules {
     return least(own, this.limit)
   }
 
-  /** The rules of a run inside the handler of a call. */
+  /** Returns the rules for a nested run. */
   within(id: string, extent: Publish): Rules {
     return new Rules(this.options, extent, this.calls?.get(id)?.calls, [...this.around, id])
   }
@@ -747,15 +746,15 @@ class Rules {
 
 const extents: ReadonlyArray<Publish> = ["none", "names", "all"]
 
-/** Returns the smaller extent. An extent that does not exist publishes nothing. */
+/** Returns the lower level. An unknown level publishes nothing. */
 const least = (left: Publish, right: Publish): Publish =>
   extents[Math.max(0, Math.min(extents.indexOf(left), extents.indexOf(right)))] ?? "none"
 
-/** Returns the rules of the run that a path of calls leads to. */
+/** Returns the rules for the run at a path of calls. */
 const rulesAt = (rules: Rules, path: ReadonlyArray<string>): Rules =>
   path.reduce((within, id) => within.within(id, within.of(id)), rules)
 
-/** Returns the extent for a nested call: the least extent along its path. */
+/** Returns a nested call's level: the lowest along its path. */
 const extentWithin = (rules: Rules, path: ReadonlyArray<string>, name: unknown): Publish =>
   rulesAt(rules, path.slice(0, -1)).of(undefined, name)
 
@@ -774,7 +773,7 @@ const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | und
   return {
     id: CallPaths.format({ run: rules.runId, path: [...rules.around, ...calls] }),
     ...known,
-    // The text about a call whose effect is not known quotes its arguments.
+    // The text about a call with an unknown effect quotes its arguments.
     ...(isAll || known["kind"] !== "unknown" ? taken(suspension, "question") : {}),
     ...taken(suspension, "opts", "answerSchema", "expiresAt"),
     ...(rules.around.length + path.length === 0 ? optional("remember", scopeOf(suspension)) : {}),
@@ -785,13 +784,13 @@ const suspensionOf = (rules: Rules, suspension: unknown): PublicSuspension | und
 const suspensionsOf = (rules: Rules, suspensions: unknown): ReadonlyArray<PublicSuspension> =>
   listOf(suspensions).flatMap((suspension) => suspensionOf(rules, suspension) ?? [])
 
-/** Returns the published calls that a call waits for. */
+/** Returns the published calls ahead of a call. */
 const behindOf = (rules: Rules, wait: unknown): Payload => {
   const behind = listOf(read(wait, "behind")).filter((id) => typeof id === "string" && rules.of(id) !== "none")
   return behind.length === 0 ? {} : { behind }
 }
 
-/** Returns the waits of a call. Names of permits are made from arguments. */
+/** Returns a call's waits. Permit names are made from arguments. */
 const waitedOf = (rules: Rules, event: unknown, extent: Publish): ReadonlyArray<Payload> =>
   listOf(read(event, "waited")).flatMap((wait) => {
     const found = whole(wait, "reason", "millis")
@@ -803,7 +802,7 @@ const waitedOf = (rules: Rules, event: unknown, extent: Publish): ReadonlyArray<
     }]
   })
 
-/** The suspension of an event that asks for one call. */
+/** Builds the suspension of an event asking about one call. */
 const asking = (event: unknown, kind: string): Payload => ({
   kind,
   toolCall: { id: read(event, "toolCallId"), name: read(event, "toolName"), arguments: read(event, "arguments") },
@@ -814,7 +813,7 @@ const asking = (event: unknown, kind: string): Payload => ({
   remember: read(event, "remember")
 })
 
-/** The kinds of code that a reader may know of. An append belongs to the session, whose key names its principal. */
+/** Kinds of code a reader may see. Appends belong to the session, whose key names its principal. */
 const abandonedKinds = oneOf(["handler", "hook", "adapter"])
 
 const abandonedOf = (rules: Rules, abandoned: unknown): PublicAbandoned | undefined => {
@@ -824,7 +823,7 @@ const abandonedOf = (rules: Rules, abandoned: unknown): PublicAbandoned | undefi
   if (known === undefined || kind === undefined) return undefined
   if (path.length > deepestRun || !path.every((id) => typeof id === "string")) return undefined
   const { id, name } = known
-  // Code of a run inside a handler is published as that handler is.
+  // Code in a nested run is published like its handler.
   const isOfRun = kind === "adapter" || kind === "hook" && id === rules.runId
   const extent = isOfRun ? rulesAt(rules, path.slice(0, -1)).limit : extentWithin(rules, path, name)
   if (extent === "none") return undefined
@@ -863,16 +862,16 @@ const outcomeOf = (rules: Rules, outcome: unknown): Payload | undefined => {
   }
 }
 
-/** The largest depth of runs inside handlers that is published. Progress may contain itself. */
+/** Deepest published nesting of runs. Progress may contain itself. */
 const deepestRun = 64
 
 const lostReasons = oneOf(Message.ArgumentsLost.literals)
 
-/** The fields of the published event, besides its tag, or nothing where it is not published. */
+/** Returns the published fields besides the tag, or `undefined` for an unpublished event. */
 const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefined => {
   const id = read(event, "id")
   const name = read(event, "name")
-  /** The fields that a published call has, those that it may have, and those that it may have with all of it. */
+  /** Picks a published call's required fields, its optional fields, and the fields only for full publication. */
   const ofCall = (names: ReadonlyArray<Name>, may: ReadonlyArray<Name> = [], more: ReadonlyArray<Name> = []) => {
     const [known] = names
     const extent = rules.of(known && read(event, known), name ?? read(event, "toolName"))
@@ -929,7 +928,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
       return { ...found, argumentsLost: { reason, ...raw } }
     }
     case "ToolQueued": {
-      // Names of permits are made from arguments.
+      // Permit names are made from arguments.
       const found = ofCall(["id", "name", "reason"], ["elsewhere"], ["key"])
       return found && { ...found, ...behindOf(rules, event) }
     }
@@ -1006,7 +1005,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
   }
 }
 
-/** Returns the tag of progress that is an event of a run inside the handler. */
+/** Returns the tag if progress is a nested run's event. */
 const tagOf = (progress: unknown): string | undefined => {
   const tag = read(progress, "_tag")
   return typeof tag === "string" && eventTags.has(tag) ? tag : undefined
@@ -1057,7 +1056,7 @@ const published = (rules: Rules, event: unknown, at: number | undefined): Public
   } as unknown as PublicEvent
 }
 
-/** Returns what is published of an event, or nothing. */
+/** Returns the public form of an event, or `undefined`. */
 export const toPublic = (event: { readonly _tag: string }, options: PublicOptions): PublicEvent | undefined => {
   checkNames("Event.toPublic", options, knownOptions)
   return published(new Rules(options, "all", options.calls, []), event, options.at)

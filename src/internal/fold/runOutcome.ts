@@ -1,6 +1,6 @@
 /**
- * The results of the fold's state: the outcome of a step and of a run, the result of a run, and whether a reply asks
- * for tools (its classification). The reasons for which a run ends have one total order; the first that applies counts.
+ * Derives results from the fold's state: step and run outcomes, a run's result, and whether a reply asks for tools (its
+ * classification). Reasons for ending a run have one total order; the first applicable reason counts.
  */
 import type * as Types from "effect/Types"
 import type * as Event from "../../Event.ts"
@@ -12,7 +12,7 @@ import * as Json from "../json.ts"
 import * as Fold from "./fold.ts"
 import * as SharedMessages from "./sharedMessages.ts"
 
-/** The end that a step brings by itself, before the caller's own conditions are asked. */
+/** Returns the outcome a step brings by itself, before the caller's own conditions. */
 export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome | undefined => {
   if (step.halt !== undefined) return ofHalt(step.halt)
   const { suspensions = [] } = step
@@ -28,7 +28,7 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
   )
   const manualToolCalls = [...own, ...others]
   if (manualToolCalls.length > 0) return { _tag: "ManualToolCalls", stepIndex, manualToolCalls }
-  // A call whose effect is not known waits for permission to run again, or for its result.
+  // A call with an unknown effect waits for permission to run again, or for its result.
   const approvals = suspensions.filter(({ kind }) => kind === "approval" || kind === "unknown")
   if (approvals.length > 0) {
     const approvalToolCalls = approvals.map((suspension) => suspension.toolCall)
@@ -40,7 +40,7 @@ export const ofStep = (step: Event.StepResult, stepIndex: number): Event.Outcome
     : { _tag: "Completed", finishReason: step.response.finishReason }
 }
 
-/** The fields of every halt. One that was read from storage may lack those of its kind. */
+/** Fields of any halt. A halt read from storage may lack fields of its kind. */
 interface AnyHalt {
   readonly haltedReason: string
   readonly pendingQuestion?: string
@@ -62,7 +62,7 @@ const ofHalt = (halt: AnyHalt): Event.Outcome => {
     : { _tag: "ToolFailed", haltToolCallId }
 }
 
-/** Outcome words. A halting tool chooses its own, and the word of a rule is its name. */
+/** Outcome words. A halting tool chooses its own word, and a rule's word is its name. */
 export const words: { readonly [Tag in Exclude<Event.Outcome["_tag"], "Halted" | "RuleEnded">]: string } = {
   Completed: "completed",
   MaxTurns: "max_turns",
@@ -80,7 +80,7 @@ const waiting: ReadonlySet<Event.Outcome["_tag"]> = new Set(["AskUser", "ManualT
 /** Returns `true` if a run ended to wait for an answer, an approval or a result. */
 const isWaiting = (outcome: Event.Outcome): boolean => waiting.has(outcome._tag)
 
-/** An outcome as one word. */
+/** Returns an outcome as one word. */
 export const haltedReason = (outcome: Event.Outcome): string => {
   switch (outcome._tag) {
     case "Halted":
@@ -106,8 +106,8 @@ const refusals: { readonly [word: string]: string } = {
 }
 
 /**
- * Returns the reason for which a run that has ended takes no message: the rule that ended it, or made its last step the
- * last one, else the kind of its end. A word that is not of the runtime is that of a tool that halted.
+ * Returns the reason an ended run refuses messages: the rule ending the run or making its last step final, or else the
+ * kind of ending. An unknown word belongs to a halting tool.
  */
 export const refusalOf = (
   { finalized, haltedReason = "error", rule }: {
@@ -121,7 +121,7 @@ export const refusalOf = (
   return Object.hasOwn(refusals, haltedReason) ? refusals[haltedReason] ?? "halted" : "halted"
 }
 
-/** The parts that the result of a run is made of. */
+/** Parts of a run result. */
 interface Parts {
   readonly thread: Thread.Thread
   readonly steps: ReadonlyArray<Event.StepResult>
@@ -133,7 +133,7 @@ interface Parts {
   readonly nestedUsage?: Response.Usage | null
 }
 
-/** The result of a run from its parts. */
+/** Builds a run result from its parts. */
 export const chatResult = (parts: Parts): Event.ChatResult => {
   const { finalized, outcome, steps } = parts
   const suspensions = parts.suspensions ?? steps.at(-1)?.suspensions
@@ -160,7 +160,7 @@ export const chatResult = (parts: Parts): Event.ChatResult => {
   return result
 }
 
-/** Returns the result of a run that ended before its last event, with its thread so far. */
+/** Returns the result of a run that ended before its last event, with the thread so far. */
 export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResult => {
   const outcome: Event.Outcome = state.error === undefined
     ? { _tag: "Cancelled", reason: "interrupt" }
@@ -174,19 +174,19 @@ export const ofCut = (state: Fold.State, thread: Thread.Thread): Event.ChatResul
   })
 }
 
-/** The messages of a thread that the run has not emitted yet, neither in a step nor as its input. */
+/** Returns the thread's messages not yet emitted, neither in a step nor as input. */
 export const since = (thread: Thread.Thread, told: Thread.Thread | undefined): ReadonlyArray<Message.Message> => {
   const known = told === undefined ? Infinity : SharedMessages.length(told)
   return SharedMessages.length(thread) > known ? SharedMessages.since(thread, known) : []
 }
 
-/** A name that every provider accepts: a model may have made up one that none would. */
+/** Returns a call with a name all providers accept: a model may have invented an invalid name. */
 const sendable = (call: Message.ToolCall): Message.ToolCall =>
   /^[A-Za-z0-9_-]{1,64}$/.test(call.name)
     ? call
     : { ...call, name: call.name.replaceAll(/[^A-Za-z0-9_-]/g, "_").slice(0, 64) }
 
-/** The assistant message of a turn: what was streamed, not what the provider repeats at the end. */
+/** Builds a turn's assistant message from the streamed content, not from the provider's final repetition. */
 export const assistantMessage = (
   response: { readonly outputText: string | null; readonly finishReason: Message.Message["finishReason"] },
   toolCalls: ReadonlyArray<Message.ToolCall>,
@@ -203,7 +203,7 @@ export const assistantMessage = (
   return message
 }
 
-/** The last event of a step. A turn that a tool halted is done, whatever the model meant to do. */
+/** Builds a step's last event. A turn halted by a tool is done, whatever the model intended. */
 export const stepCompleted = (
   step: Pick<Event.Of<"StepCompleted">, "response" | "thread" | "messages" | "mode" | "manualToolCalls">,
   isToolTurn: boolean,
@@ -222,9 +222,9 @@ export const stepCompleted = (
 })
 
 /**
- * Adds the question to the result's thread, so that the user's reply follows it. Where other calls wait as well, their
- * answers come first, and nothing may stand between them and the calls. The question of a nested run, or of a handler
- * that is started again with the answer, is not added: its call has no answer yet.
+ * Adds the question to the result's thread, so that the user's reply follows it directly. If other calls wait as well,
+ * their answers come first, and nothing may stand between answers and calls. A question from a nested run, or from a
+ * handler restarted with the answer, is not added: its call has no answer yet.
  */
 export const withQuestion = (
   thread: Thread.Thread,
@@ -238,7 +238,7 @@ export const withQuestion = (
   return Thread.append(thread, [{ ...Message.assistant(pendingQuestion), askUser: true, toolCallId }])
 }
 
-/** Merges the results of the passes of a structured run, of which there may be one. */
+/** Merges the results of a structured run's one or two passes. */
 export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResult): Event.ChatResult => {
   if (first === undefined) return { ...last, structuredFinalize: { pass1Halted: last.haltedReason } }
   const pass1Halted = first.haltedReason
@@ -246,7 +246,7 @@ export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResu
     return { ...first, structuredFinalize: { pass1Halted, pass2Error: last.outcome.error } }
   }
   const steps = [...first.steps, ...last.steps]
-  // A second pass that was cancelled before the model was asked leaves no question behind.
+  // A second pass cancelled before its request leaves no question behind.
   const { thread } = last.steps.length === 0 ? first : last
   return {
     ...chatResult({ thread, steps, outcome: last.outcome, finalized: first.finalized }),
@@ -255,7 +255,7 @@ export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResu
 }
 
 /**
- * An oddity of a reply: a call whose arguments were lost, or the finish reason `tool_calls` without a call.
+ * A reply anomaly: a call with lost arguments, or the finish reason `tool_calls` without a call.
  *
  * @category models
  * @since 0.1.0
@@ -265,7 +265,7 @@ export type Diagnostic =
   | { readonly _tag: "NoToolCalls" }
 
 /**
- * The kind of a reply, by whether it asks for tools, and its content. Public as `Adapter.Classification`.
+ * Reply classification: whether it asks for tools, and its content. Public as `Adapter.Classification`.
  *
  * @category models
  * @since 0.1.0
@@ -273,25 +273,25 @@ export type Diagnostic =
 export interface Classification {
   /** `"tool_calls"` if the reply asks for tools. */
   readonly type: "tool_calls" | "final_answer"
-  /** The text of the reply. `""` when there is none. */
+  /** Reply text. `""` if empty. */
   readonly text: string
-  /** The reasoning of the reply. `""` when there is none. */
+  /** Reply reasoning. `""` if empty. */
   readonly thinking: string
-  /** The calls, in the order in which the model began them. Those that the provider has run are listed as well. */
+  /** Calls in the order the model began them, including provider-run calls. */
   readonly toolCalls: ReadonlyArray<Message.ToolCall>
-  /** The reason why the reply ended. `null` when no reason was given. */
+  /** Finish reason, or `null`. */
   readonly finishReason: Response.FinishReason | null
-  /** The oddities of the reply: calls whose arguments were lost, or a finish reason of tool calls without a call. */
+  /** Reply anomalies: calls with lost arguments, or a finish reason of tool calls without a call. */
   readonly diagnostics: ReadonlyArray<Diagnostic>
 }
 
-/** Folds an event of a reply that is to be classified. The ends of steps and of runs are ignored. */
+/** Folds an event of a reply being classified. Step and run endings are ignored. */
 export const heard = (state: Fold.State, event: Event.Event): void => {
   const tag: unknown = Json.isObject(event) ? event._tag : undefined
   if (tag !== "StepCompleted" && tag !== "ChatCompleted") Fold.apply(state, [event])
 }
 
-/** Classifies the reply that was folded: it asks for tools, or is the final answer. */
+/** Classifies a folded reply: it asks for tools, or is the final answer. */
 export const classification = (state: Fold.State): Classification => {
   const response = Fold.toResponse(state)
   const { finishReason, outputText, reasoning } = response

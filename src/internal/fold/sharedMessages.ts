@@ -1,9 +1,8 @@
 /**
- * Threads that grow out of one another, and the places of answers in them. A run keeps the thread of each of its steps.
- * With a list of its own for each, 1,000 turns of two messages would hold 8 MB of lists, and 5,000 turns 200 MB; here
- * they hold 0.7 MB and 3.4 MB. A short thread is plain data. From 128 messages on, the threads of a run share one log:
- * each knows how much of it is its own, and makes a list of that when its `messages` are read. To its reader it looks
- * like plain data.
+ * Threads growing out of one another, and the placement of answers. A run keeps the thread of each step. With separate
+ * lists, 1,000 turns of two messages would hold 8 MB of lists, and 5,000 turns 200 MB; here they hold 0.7 MB and 3.4
+ * MB. A short thread is plain data. From 128 messages on, a run's threads share one log: each knows its own length and
+ * makes its list when `messages` is read. To readers it looks like plain data.
  */
 import type * as Message from "../../Message.ts"
 import * as Json from "../json.ts"
@@ -17,9 +16,8 @@ export interface Thread {
 }
 
 /**
- * The part of a log that a thread has: its beginning, up to the thread's length. Where the end of a thread was
- * replaced, the messages before that are those of the `base` share, up to the position `from` which the log has its
- * own.
+ * A thread's part of a log: from the start up to the thread's length. If the thread's end was replaced, the messages
+ * before position `from` belong to the `base` share, and the log begins at `from`.
  */
 interface Share {
   readonly base: Share | undefined
@@ -29,12 +27,10 @@ interface Share {
   list: Messages | undefined
 }
 
-/** The length from which a thread is shared. A shared one prints as a getter, and a plain one as its list. */
+/** Thread length where sharing begins. A shared thread prints as a getter, a plain one as its list. */
 const shortestShared = 128
 
-/**
- * The shares, beside the threads: comparing, printing or freezing a thread finds nothing but its messages and metadata.
- */
+/** Shares, kept beside the threads: comparing, printing or freezing a thread sees only messages and metadata. */
 const shares = new WeakMap<object, Share>()
 
 const listOf = (own: Share): Messages => {
@@ -51,9 +47,7 @@ const shareOf = (thread: Thread): Share =>
   shares.get(thread) ??
     { base: undefined, from: 0, log: Array.from(thread.messages), length: thread.messages.length, list: undefined }
 
-/**
- * A share that the next message may be added to. Where another thread has grown on from here, it gets a log of its own.
- */
+/** Returns a share ready for the next message. If another thread has grown from here, the share gets its own log. */
 const growing = (thread: Thread): Share => {
   const own = shareOf(thread)
   return own.log.length === own.length - own.from
@@ -63,7 +57,7 @@ const growing = (thread: Thread): Share => {
 
 const sharing = (own: Share, metadata: Json.JsonObject): Thread => {
   const thread = {
-    // The thread refers to its share by itself: a proxy around the thread is not in the map.
+    // The thread refers to its share directly: a proxy around the thread is not in the map.
     get messages() {
       return own.list ??= listOf(own)
     },
@@ -73,13 +67,13 @@ const sharing = (own: Share, metadata: Json.JsonObject): Thread => {
   return thread
 }
 
-/** The thread with messages added at its end, as plain data. */
+/** Returns the thread with appended messages, as plain data. */
 export const appended = (thread: Thread, more: Messages): Thread => ({
   messages: list(thread).concat(more),
   metadata: thread.metadata
 })
 
-/** The thread with messages added at its end, for a run that adds many times. */
+/** Returns the thread with appended messages, for a run appending many times. */
 export const appendedShared = (thread: Thread, more: Messages): Thread => {
   if (length(thread) + more.length < shortestShared) return appended(thread, more)
   const { base, from, log } = growing(thread)
@@ -87,7 +81,7 @@ export const appendedShared = (thread: Thread, more: Messages): Thread => {
   return sharing({ base, from, log, length: from + log.length, list: undefined }, thread.metadata)
 }
 
-/** The messages before a position, which are shared, and others behind them. */
+/** Returns the messages before a position, shared, followed by others. */
 export const replacedFrom = (thread: Thread, position: number, behind: Messages): Thread => {
   if (position + behind.length < shortestShared) {
     return { messages: list(thread).slice(0, position).concat(behind), metadata: thread.metadata }
@@ -98,7 +92,7 @@ export const replacedFrom = (thread: Thread, position: number, behind: Messages)
   return sharing(own, thread.metadata)
 }
 
-/** The position of the last message that fulfils a condition, or -1. */
+/** Returns the position of the last message fulfilling a condition, or -1. */
 export const findLastIndex = (thread: Thread, isSo: (message: Message.Message) => boolean): number => {
   let end = length(thread)
   for (let share = shares.get(thread); share !== undefined; share = share.base) {
@@ -111,16 +105,16 @@ export const findLastIndex = (thread: Thread, isSo: (message: Message.Message) =
   return thread.messages.findLastIndex(isSo)
 }
 
-/** Tells whether a message is a reply of the model. The question of a tool is none. */
+/** Returns `true` for a model reply. A tool's question does not count. */
 export const isReply = ({ askUser, role }: Message.Message): boolean => role === "assistant" && askUser !== true
 
-/** The messages, for a reader that does not keep them: a shared thread does not keep the list either. */
+/** Returns the messages for a short-lived reader: a shared thread does not keep the list. */
 export const list = (thread: Thread): Messages => {
   const own = shares.get(thread)
   return own === undefined ? thread.messages : own.list ?? listOf(own)
 }
 
-/** The messages from a position on. */
+/** Returns the messages from a position. */
 export const since = (thread: Thread, position: number): Messages => {
   const own = shares.get(thread)
   return own === undefined || position < own.from
@@ -128,35 +122,37 @@ export const since = (thread: Thread, position: number): Messages => {
     : own.log.slice(position - own.from, own.length - own.from)
 }
 
-/** The thread without its last messages. */
+/** Returns the thread without its last messages. */
 export const without = (thread: Thread, count: number): Thread => ({
   messages: list(thread).slice(0, length(thread) - count),
   metadata: thread.metadata
 })
 
-/** The same thread as plain data, so that it prints as its list. */
+/** Returns the thread as plain data, printing as its list. */
 export const plain = (thread: Thread): Thread =>
   shares.has(thread) ? { messages: list(thread), metadata: thread.metadata } : thread
 
 /** Returns the number of messages. */
 export const length = (thread: Thread): number => shares.get(thread)?.length ?? thread.messages.length
 
-/** Returns `true` if an unknown value has messages. A shared thread is not asked for them. */
+/** Returns `true` if an unknown value has messages. For a shared thread, no list is made. */
 export const hasMessages = (thread: object): boolean =>
   shares.has(thread) || ("messages" in thread && Array.isArray(thread.messages))
 
-/** The latest turn that made a call with this id: ids may come again in later turns. */
+/** Returns the latest turn with a call of this id: later turns may reuse ids. */
 const turnOf = (thread: Thread, id: string | undefined): number =>
   findLastIndex(
     thread,
     ({ role, toolCalls }) => role === "assistant" && toolCalls?.some((call) => call.id === id) === true
   )
 
-/** The position of each call in its turn. */
+/** Returns call positions within a turn. */
 const positionsIn = (turn: Message.Message | undefined): ReadonlyMap<string | undefined, number> =>
   new Map(turn?.toolCalls?.map((call, index) => [call.id, index]))
 
-/** The answers of one turn, with more of them: each in the place of the call's earlier answer, or in call order. */
+/**
+ * Merges more answers into one turn's answers: each replaces the call's earlier answer, or is inserted in call order.
+ */
 const merged = (
   block: Messages,
   more: Messages,
@@ -183,8 +179,8 @@ const merged = (
 }
 
 /**
- * The thread with answers to calls of it: in call order behind the message that made the calls, and in the place of an
- * answer that the call has already. An answer without a call stands at the end.
+ * Places answers in the thread: in call order behind the message with the calls, or instead of a call's earlier answer.
+ * An answer without a call goes to the end.
  */
 export const placed = (thread: Thread, answers: Messages): Thread => {
   let placed = thread
@@ -204,28 +200,25 @@ export const placed = (thread: Thread, answers: Messages): Thread => {
   return placed
 }
 
-/** The thread with the answer to a call, if a turn of it made the call. */
+/** Places a call's answer in the thread, if any turn made the call. */
 export const withAnswerToCall = (thread: Thread, answer: Message.Message): Thread =>
   turnOf(thread, answer.toolCallId) < 0 ? thread : placed(thread, [answer])
 
-/** Returns `true` if the last message is the question of a call: the next user message is its answer. */
+/** Returns `true` if the last message is the call's question: the next user message answers that question. */
 export const endsWithQuestion = (thread: Thread, id: string | undefined): boolean => {
   const [last] = since(thread, length(thread) - 1)
   return last?.askUser === true && last.toolCallId === id
 }
 
-/**
- * The thread with the answer to a question: in the place where the question waits, or, behind a question that was asked
- * in words, as what the user said.
- */
+/** Adds a question's answer: in place of the placeholder, or, behind a question asked in words, as a user message. */
 const withAnswer = (thread: Thread, answer: Message.Message): Thread =>
   endsWithQuestion(thread, answer.toolCallId)
     ? appendedShared(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
     : placed(thread, [answer])
 
 /**
- * The thread for a reader of a call's settlement, which may already be in it. A question that was asked in
- * words keeps its place in the thread, and its answer is what the user said behind it.
+ * Adds a call's settlement for a reader, unless the thread already has it. A question asked in words keeps its place,
+ * and its answer is the user message behind it.
  */
 export const withSettlement = (thread: Thread, answer: Message.Message): Thread => {
   const turn = turnOf(thread, answer.toolCallId)
@@ -233,15 +226,15 @@ export const withSettlement = (thread: Thread, answer: Message.Message): Thread 
   const behind = since(thread, turn + 1)
   const words = behind.findIndex((message) => message.askUser === true && message.toolCallId === answer.toolCallId)
   if (words >= 0 && words < behind.length - 1) return thread
-  // A policy may hide the code of the answer, which stands in the thread.
+  // A policy may hide the answer's code, which is in the thread.
   const known = behind.find(({ role, toolCallId }) => role === "tool" && toolCallId === answer.toolCallId)
   const isSame = known?.code !== undefined && answer.code === undefined && known.content === answer.content
   return withAnswer(thread, isSame ? known : answer)
 }
 
 /**
- * The answers to calls, in call order: each as it stands in the thread, or, where the question was asked in words, as
- * what the user said.
+ * Returns the answers to calls, in call order: each as in the thread, or, for a question asked in words, as the user's
+ * message.
  */
 export const answersTo = (thread: Thread, ids: ReadonlyArray<string>): Messages => {
   if (ids.length === 0) return []
