@@ -1,12 +1,12 @@
 /**
- * Reads JSON Schemas: what their references point at, what the nulls in a model's arguments stand for, and the one
- * object that a choice of objects is to a provider.
+ * Reads JSON Schemas: reference targets, nulls standing for absent members in a model's arguments, and the single
+ * object schema sent to providers for a choice of objects.
  */
 import * as Result from "effect/Result"
 import * as Json from "../json.ts"
 
-// References: what `$ref` points at, and which ones point nowhere. A reference is a JSON pointer, or names an anchor or
-// another part of the schema by its `$id`. An address elsewhere is not looked up.
+// References: `$ref` targets, and references without a target. A reference is a JSON pointer, an anchor name, or a
+// part's `$id`. External addresses are not fetched.
 
 /** Keywords whose members are schemas, whatever their names. */
 const schemaMaps: ReadonlySet<string> = new Set([
@@ -17,7 +17,7 @@ const schemaMaps: ReadonlySet<string> = new Set([
   "properties"
 ])
 
-/** Keywords that hold data, in which nothing is a reference. */
+/** Keywords holding data, without references. */
 const dataKeywords: ReadonlySet<string> = new Set(["const", "default", "enum", "examples"])
 
 const percentDecoded = (text: string): string => {
@@ -38,7 +38,7 @@ const memberAt = (root: Json.JsonObject, pointer: string): unknown =>
 
 const isPart = (value: unknown): boolean => Json.isObject(value) || typeof value === "boolean"
 
-/** The schema that a pointer within `root` leads to: `#`, or `#/$defs/Name`. */
+/** Returns the schema at a pointer within `root`: `#`, or `#/$defs/Name`. */
 const referenceTarget = (reference: string, root: Json.JsonObject): unknown => {
   if (reference !== "#" && !reference.startsWith("#/")) return undefined
   const found = memberAt(root, reference.slice(1))
@@ -49,11 +49,11 @@ const referenceTarget = (reference: string, root: Json.JsonObject): unknown => {
 interface Reference {
   readonly path: string
   readonly reference: string
-  /** The part of the schema that its pointers begin at. */
+  /** Start of the reference's pointers within the schema. */
   readonly base: Json.JsonObject
 }
 
-/** The references of a schema, and the names by which its parts may be pointed at. */
+/** Collects a schema's references, and the names its parts can be referenced by. */
 class Parts {
   readonly references: Array<Reference> = []
   readonly names = new Set<string>()
@@ -80,7 +80,7 @@ class Parts {
   }
 }
 
-/** The references that point nowhere, each with its path in the schema. */
+/** Returns the dangling references, each with its path in the schema. */
 export const danglingReferences = (
   schema: Json.JsonObject
 ): ReadonlyArray<{ readonly path: string; readonly reference: string }> => {
@@ -93,12 +93,12 @@ export const danglingReferences = (
   })
 }
 
-// Nulls that stand for members which are not there: models write null for an optional member, asked to or not. A null
-// counts where the schema of its member has it; where it has not, the member is absent.
+// Nulls standing for absent members: models write null for an optional member, asked or unasked. A null counts if the
+// member's schema allows null; otherwise the member is absent.
 
 type Schema = Json.JsonObject
 
-/** The number of schemas that are gone through for one value: a schema may refer to itself without an end. */
+/** Most schemas followed for one value: a schema may refer to itself endlessly. */
 const deepest = 64
 
 const objects = (value: unknown): ReadonlyArray<Schema> => Array.isArray(value) ? value.filter(Json.isObject) : []
@@ -106,7 +106,7 @@ const objects = (value: unknown): ReadonlyArray<Schema> => Array.isArray(value) 
 const members = (schema: Schema, keyword: string): Schema =>
   Json.isObject(schema[keyword]) ? schema[keyword] : Json.none
 
-/** The schema that a reference names; nothing for one that leads nowhere. */
+/** Returns a reference's schema, or `undefined` for a dangling reference. */
 const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined => {
   const { $ref, ...beside } = schema
   if (typeof $ref !== "string") return schema
@@ -115,11 +115,11 @@ const resolved = (schema: Schema, root: Schema, depth = 0): Schema | undefined =
   return resolved(isBeside(target, beside) ? { allOf: [target, beside] } : { ...target, ...beside }, root, depth + 1)
 }
 
-/** Returns `true` if what stands beside a reference adds to members that its target has, and does not replace them. */
+/** Returns `true` if keywords beside a reference extend the target's own keywords; otherwise they replace these. */
 const isBeside = (target: Schema, beside: Schema): boolean =>
   ["properties", "required", "allOf", "anyOf", "oneOf"].some((keyword) => keyword in beside && keyword in target)
 
-/** Returns `true` if null is a value of a schema. A schema that leads nowhere has none. */
+/** Returns `true` if a schema allows null. A dangling schema does not. */
 export const admitsNull = (schema: unknown, root: Schema, depth = 0): boolean => {
   if (!Json.isObject(schema)) return schema === true
   const found = depth > deepest ? undefined : resolved(schema, root)
@@ -141,8 +141,8 @@ const isOf = (schema: Schema, type: "object" | "array"): boolean =>
 const requires = ({ required }: Schema, name: string): boolean => Array.isArray(required) && required.includes(name)
 
 /**
- * Returns `true` if an object may be meant by this branch of a choice: the branch has its members, and the values that
- * they are fixed to. A null may stand for a member of another branch.
+ * Returns `true` if an object may match this branch of a choice: the branch declares its members, with the same fixed
+ * values. A null may stand for another branch's member.
  */
 const fits = (schema: Schema, value: Schema): boolean => {
   const properties = members(schema, "properties")
@@ -154,7 +154,7 @@ const fits = (schema: Schema, value: Schema): boolean => {
   })
 }
 
-/** Schemas matching a value, and choices not matching it. */
+/** Schemas matching a value, and the unmatched choices. */
 interface Held {
   readonly own: Array<Schema>
   readonly others: Array<Schema>
@@ -208,19 +208,18 @@ const hasNull = (value: unknown, depth = 0): boolean =>
   (typeof value === "object" && depth < 4 * deepest &&
     Object.values(value).some((member) => hasNull(member, depth + 1)))
 
-/** The same arguments without the nulls that stand for members which are not there. */
+/** Removes the nulls standing for absent members. */
 export const withoutNulls = (schemaOf: () => Schema, value: unknown): unknown => {
   if (typeof value !== "object" || !hasNull(value)) return value
   const schema = schemaOf()
   return read([schema], schema, value, 0)
 }
 
-// One object out of a schema whose root is a choice, a conjunction or a list of values: providers refuse a whole
-// request for one such tool. The object has all members of all choices, of which those are required that each choice
-// requires, and a description of which go together. It accepts more than the schema, which arguments are still decoded
-// by.
+// One object for a schema whose root is a choice, a conjunction or a list of values: providers refuse a whole request
+// because of one such tool. The object has every choice's members; members required by all choices are required; a
+// description states which members go together. It accepts more than the schema, which still decodes the arguments.
 
-/** The keywords that providers refuse at the root of a schema. */
+/** Keywords refused by providers at a schema's root. */
 const refusedAtRoot = ["allOf", "anyOf", "const", "enum", "not", "oneOf"] as const
 
 /** Bounds on the choices read, in number and in nested levels. */
@@ -229,7 +228,7 @@ const deepestChoice = 16
 
 const longestDescription = 2000
 
-/** One of the objects that a schema stands for. */
+/** One of a schema's possible objects. */
 interface Choice {
   readonly properties: Schema
   readonly required: ReadonlySet<string>
@@ -254,7 +253,10 @@ const exactly = (value: unknown): ReadonlyArray<Choice> =>
 
 const isSame = (left: unknown, right: unknown): boolean => JSON.stringify(left) === JSON.stringify(right)
 
-/** Both of two objects. What either of them forbids beside its own members would forbid those of the other. */
+/**
+ * Combines two objects. A ban on further members in one would forbid the other's members, so it is kept only if both
+ * have the same members.
+ */
 const both = (left: Choice, right: Choice): Choice => ({
   properties: {
     ...left.properties,
@@ -287,7 +289,7 @@ const product = (left: Choices, right: Choices): Choices =>
 const isOfObjects = ({ type }: Schema): boolean =>
   type === undefined || type === "object" || (Array.isArray(type) && type.includes("object"))
 
-/** The objects that a schema stands for, or why that cannot be told. */
+/** Returns a schema's possible objects, or the reason they cannot be determined. */
 const choices = (given: unknown, root: Schema, depth: number): Choices => {
   if (!Json.isObject(given)) return Result.succeed(given === false ? [] : [open])
   const schema = resolved(given, root)
@@ -311,7 +313,7 @@ const choices = (given: unknown, root: Schema, depth: number): Choices => {
   return [...parts, ...options].reduce(product, Result.succeed([own]))
 }
 
-/** One schema for a member that several choices have. */
+/** Combines several choices' schemas for one member. */
 const either = (schemas: ReadonlyArray<unknown>): unknown => {
   const distinct = schemas.filter((schema, index) => schemas.findIndex((other) => isSame(schema, other)) === index)
   if (distinct.length === 1) return distinct[0]
@@ -326,7 +328,7 @@ const either = (schemas: ReadonlyArray<unknown>): unknown => {
   return { ...(type === undefined ? {} : { type }), enum: [...new Set(fixed.flatMap((one) => one?.list ?? []))] }
 }
 
-/** The members of a choice, in words: a fixed one with its value, and one that may be missing with a mark. */
+/** Describes a choice's members in text: fixed members with their value, optional ones with a mark. */
 const inWords = ({ properties, required }: Choice): string => {
   const all = [...new Set([...Object.keys(properties), ...required])]
   const said = all.map((name) => {
@@ -371,7 +373,10 @@ const merged = (root: Schema, found: ReadonlyArray<Choice>): Schema => {
 
 const made = new WeakMap<Schema, Result.Result<Schema, string>>()
 
-/** The schema of one object that a tool's parameters are to a provider, or why there is none. It is made once. */
+/**
+ * Returns the object schema for a tool's parameters, as sent to providers, or the reason it cannot be made. Made once
+ * per schema.
+ */
 export const objectOf = (schema: Schema): Result.Result<Schema, string> => {
   const known = made.get(schema) ?? makeObject(schema)
   made.set(schema, known)

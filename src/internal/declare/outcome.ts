@@ -1,7 +1,7 @@
 /**
- * The possible outcomes of a call: a value, a failure, a question to the user, or an end of the run. Outcomes and
- * parts that a handler returns carry an invisible mark, so that a handler may also return an object of its own that
- * looks like one. What an executor yields is checked by its shape. A question may have the type of its answer.
+ * Possible call outcomes: a value, a failure, a question to the user, or the end of the run. Outcomes and parts
+ * returned by a handler carry an invisible mark, so a handler may also return its own object of the same shape. An
+ * executor's outcome is checked by shape. A question may declare the type of its answer.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -13,7 +13,7 @@ import * as Json from "../json.ts"
 import { checkNames, jsonCodec, jsonSchemaOf, type NamesOf } from "./schema.ts"
 import * as Values from "./values.ts"
 
-/** The finish reasons, for the schemas of messages and of responses. Public as `Response.FinishReason`. */
+/** Finish reasons, for message and response schemas. Public as `Response.FinishReason`. */
 export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "content_filter", "error", "other"])
 
 /**
@@ -24,19 +24,19 @@ export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "co
  */
 export interface Ok<out A = unknown> {
   readonly _tag: "Ok"
-  /** The result, as the handler returned it. */
+  /** Result, as returned by the handler. */
   readonly value: A
 }
 
 /**
- * The call failed: with the handler's own reason as it reported it, or with a {@link ToolError}.
+ * The call failed: with the handler's own reason as reported, or with a {@link ToolError}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Error<out E = unknown> {
   readonly _tag: "Error"
-  /** The failure that the handler reported, or a `ToolError`. */
+  /** Failure reported by the handler, or a `ToolError`. */
   readonly error: E
 }
 
@@ -48,38 +48,38 @@ export interface Error<out E = unknown> {
  */
 export interface AskUser {
   readonly _tag: "AskUser"
-  /** The text of the question. */
+  /** Question text. */
   readonly question: string
-  /** The choices of the user; empty if none were given. */
+  /** Choices for the user; may be empty. */
   readonly opts: ReadonlyArray<unknown>
-  /** The JSON Schema of the answer. Any answer is taken without one. */
+  /** JSON Schema of the answer. Without a schema, any answer is accepted. */
   readonly answerSchema?: JsonSchema.JsonSchema
-  /** The time that the question waits, in milliseconds. For ever without it. */
+  /** Time the question waits, in milliseconds. Unlimited by default. */
   readonly expiresInMillis?: number
-  /** The answer that counts once that time is over. */
+  /** Answer used once that time is over. */
   readonly defaultAnswer?: unknown
-  /** The state with which the handler is started again once it has its answer. It is in no event. */
+  /** State for restarting the handler with its answer. Never included in events. */
   readonly resume?: unknown
 }
 
 /**
- * The handler ends the run with a reason of its own and a last result.
+ * The handler ends the run with its own reason and a last result.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Halt<out A = unknown> {
   readonly _tag: "Halt"
-  /** The run's halt reason. */
+  /** Halt reason of the run. */
   readonly reason: string
-  /** The last result, which the model reads like any other. */
+  /** Last result, read by the model like any other. */
   readonly result: A
 }
 
-/** The outcome of a call of any tool. */
+/** The outcome of a call to any tool. */
 export type Outcome = Ok | Error | AskUser | Halt
 
-/** A part of a result: text, an image or a file, each image and file by its `url` or its base64 `data`. */
+/** A result part: text, an image or a file. Images and files come by `url` or as base64 `data`. */
 export type Part =
   | {
     readonly type: "text"
@@ -88,38 +88,38 @@ export type Part =
   }
   | {
     readonly type: "image"
-    /** The address from which the provider fetches it. Give this or `data`. */
+    /** Address fetched by the provider. Give this or `data`. */
     readonly url?: string
-    /** Its content in base64. Give this or `url`. */
+    /** Base64 content. Give this or `url`. */
     readonly data?: string
-    /** The media type, such as `"image/png"`. */
+    /** Media type, such as `"image/png"`. */
     readonly mediaType?: string
     /** Settings for one protocol, under a key named after it. */
     readonly metadata?: Json.JsonObject
   }
   | {
     readonly type: "file"
-    /** The address from which the provider fetches it. Give this or `data`. */
+    /** Address fetched by the provider. Give this or `data`. */
     readonly url?: string
-    /** Its content in base64. Give this or `url`. */
+    /** Base64 content. Give this or `url`. */
     readonly data?: string
-    /** The media type, such as `"image/png"`. */
+    /** Media type, such as `"image/png"`. */
     readonly mediaType?: string
-    /** The name that the model reads. */
+    /** File name, read by the model. */
     readonly filename?: string
     /** Settings for one protocol, under a key named after it. */
     readonly metadata?: Json.JsonObject
   }
 
 /**
- * A result that is made of parts. See `Tool.content`.
+ * A result made of parts. See `Tool.content`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Content {
   readonly _tag: "Content"
-  /** The parts in the order in which the model reads them. */
+  /** Parts, in the order the model reads them. */
   readonly parts: ReadonlyArray<Part>
 }
 
@@ -127,23 +127,23 @@ export interface Content {
 export type ErrorDecision<E = never> =
   | {
     readonly _tag: "Continue"
-    /** The value that answers the call, as a result. */
+    /** Value answering the call, as a result. */
     readonly replacement: unknown
   }
   | { readonly _tag: "Halt" }
   | {
     readonly _tag: "Fail"
-    /** The error that the run fails with. */
+    /** Error the run fails with. */
     readonly error: E
   }
 
 /**
- * The decisions of an `onToolError` function: continue with a replacement result, end the run as a tool error, or
- * fail the run with a typed error of its own.
+ * Decisions for an `onToolError` function: continue with a replacement result, end the run as a tool error, or fail the
+ * run with a typed error.
  *
- * `continue(x)` answers the call with `x` as a result, without `isError`. An error that is given as `x` is written as
- * a plain value, which may be `{}`: `continue(Tool.error(error))` writes the text that `"continue"` writes, but that
- * the tool's `failure` schema and `Policy.crashes` are not applied.
+ * `continue(x)` answers the call with `x` as a result, without `isError`. If `x` is an error, it is written as a plain
+ * value, possibly `{}`. To write the text `"continue"` writes, use `continue(Tool.error(error))`; the tool's `failure`
+ * schema and `Policy.crashes` do not apply.
  *
  * **Example** (Continuing with another result)
  *
@@ -166,14 +166,13 @@ export type ErrorDecision<E = never> =
  */
 export const ErrorDecision: {
   /**
-   * The call is answered with the replacement as its result: it is written as a value of the handler would be, without
-   * `isError`. An error is written as a plain value, too: give `Tool.error(error)` for the text that `"continue"`
-   * writes.
+   * Answers the call with the replacement as its result, written like a handler's value, without `isError`. An error,
+   * too, is written as a plain value: pass `Tool.error(error)` for the text `"continue"` writes.
    */
   readonly continue: (replacement: unknown) => ErrorDecision
-  /** The run ends with the outcome `ToolFailed`. */
+  /** Ends the run with outcome `ToolFailed`. */
   readonly halt: ErrorDecision
-  /** The run fails with this error, which is in its type. */
+  /** Fails the run with this error, which appears in the run's type. */
   readonly fail: <E>(error: E) => ErrorDecision<E>
 } = {
   continue: (replacement) => ({ _tag: "Continue", replacement }),
@@ -182,26 +181,26 @@ export const ErrorDecision: {
 }
 
 /**
- * The runtime's error for a call that failed without the handler reporting a failure. `cause` keeps what was thrown (a
- * thrown value that is no `Error` stands as `{ _tag: "Thrown", value }`), `detail` is safe to show to a model.
+ * Runtime error for a call that failed without a failure reported by its handler. `cause` keeps the thrown value (a
+ * non-`Error` value as `{ _tag: "Thrown", value }`). `detail` is safe to show to a model.
  *
- * - `handler_raised`, `handler_exit`: the handler threw, or ended by interruption of its own
- * - `timeout`: it took longer than its limit
- * - `invalid_return`: it returned something that is no result
+ * - `handler_raised`, `handler_exit`: the handler threw, or interrupted itself
+ * - `timeout`: the call exceeded its time limit
+ * - `invalid_return`: the handler returned something other than a result
  * - `not_found`: the tool has no handler
- * - `encoding_failed`: its result cannot be written as text
+ * - `encoding_failed`: the result cannot be written as text
  * - `unknown_tool`, `invalid_arguments`, `truncated_arguments`: the call itself cannot be run
- * - `denied`: its tool's `validate` or `authorize` did not let it run; `metadata.gate` names which
- * - `cancelled`: the call was answered without having been run to its end
- * - `unknown_effect`: its run was interrupted while it ran: its effect is not known (`Tool.Options.afterCrash`)
- * - `abandoned`: it was stopped, and its handler had not ended when the time for that was over: it may still take
- *   effect. `metadata.after` is `"timeout"` where its time was up
+ * - `denied`: the tool's `validate` or `authorize` denied the call; `metadata.gate` names the gate
+ * - `cancelled`: the call was answered without running to its end
+ * - `unknown_effect`: the run was interrupted during the call, whose effect is unknown (`Tool.Options.afterCrash`)
+ * - `abandoned`: the call was stopped, but its handler did not end in time and may still take effect. `metadata.after`
+ *   is `"timeout"` after a timeout
  *
  * @category errors
  * @since 0.1.0
  */
 export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolError")("ToolError", {
-  /** The kind of error. */
+  /** Kind of error. */
   reason: Schema.Literals([
     "handler_raised",
     "handler_exit",
@@ -217,18 +216,18 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
     "unknown_effect",
     "abandoned"
   ]),
-  /** The name of the tool. */
+  /** Tool name. */
   toolName: Schema.optionalKey(Schema.String),
-  /** The id of the call. */
+  /** Call id. */
   toolCallId: Schema.optionalKey(Schema.String),
-  /** The message. It is safe to show to a model. */
+  /** Message text, safe to show to a model. */
   detail: Schema.optionalKey(Schema.String),
   /**
-   * The value that the handler threw, or the error that an argument failed on. A thrown value that is no `Error`
-   * stands as `{ _tag: "Thrown", value }`.
+   * Value thrown by the handler, or the error an argument failed with. A thrown non-`Error` value appears as
+   * `{ _tag: "Thrown", value }`.
    */
   cause: Schema.optionalKey(Json.Opaque),
-  /** Further facts: the `gate` of a denial, with what the gate returned. */
+  /** Further facts: the `gate` of a denial, with the gate's return value. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -239,13 +238,13 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
 
 Json.addError("ToolError", ToolError)
 
-/** The call that an error is about. */
+/** The call an error is about. */
 interface Subject {
   readonly id: string
   readonly name: string
 }
 
-/** The error of one call. */
+/** Builds the error for one call. */
 export const toolError = (
   reason: ToolError["reason"],
   call: Subject,
@@ -253,15 +252,15 @@ export const toolError = (
 ): ToolError => new ToolError({ reason, toolName: call.name, toolCallId: call.id, ...fields })
 
 /**
- * The error of a call that took longer than it may. `subject` is what took so long, where that is not the call itself,
- * and `which` names one of several limits.
+ * Builds the error for a call exceeding its time limit. `subject` names the slow part, if not the call itself; `which`
+ * names one of several limits.
  */
 export const timedOut = (call: Subject, millis: number, subject = "", which = ""): ToolError =>
   toolError("timeout", call, { detail: `${subject}timed out after ${millis} ms${which}` })
 
 /**
- * The error of a call that was stopped with `error`, and whose handler has not ended: nothing is known of its effect,
- * and nothing waits for it any longer.
+ * Builds the error for a call stopped with `error` whose handler has not ended: its effect is unknown, and nothing
+ * waits for the handler any longer.
  */
 export const abandoned = (call: Subject, { detail, reason }: ToolError): ToolError =>
   toolError("abandoned", call, {
@@ -269,11 +268,11 @@ export const abandoned = (call: Subject, { detail, reason }: ToolError): ToolErr
     metadata: { after: reason }
   })
 
-/** Tells whether a call was abandoned by a stop, which is no failure: a call that took too long is one. */
+/** Returns `true` for a call abandoned by a stop. Unlike a timeout, that is not a failure. */
 const isLeftByStop = ({ metadata, reason }: ToolError): boolean =>
   reason === "abandoned" && metadata?.["after"] !== "timeout"
 
-/** Reasons for which a call was not run, or not to its end. */
+/** Reasons for not running a call, or not to its end. */
 const unrun: ReadonlySet<ToolError["reason"]> = new Set([
   "unknown_tool",
   "invalid_arguments",
@@ -283,7 +282,7 @@ const unrun: ReadonlySet<ToolError["reason"]> = new Set([
   "unknown_effect"
 ])
 
-/** Returns `true` if a call broke: it ran, and its handler did not report how it ended. */
+/** Returns `true` if a call crashed: it ran, and its handler did not report an ending. */
 export const isCrash = (error: unknown): error is ToolError =>
   error instanceof ToolError && !unrun.has(error.reason) && !isLeftByStop(error)
 
@@ -293,7 +292,7 @@ export const reasonText = (error: ToolError): string =>
 
 const outcomeMark = Symbol.for("heddle/Tool/Outcome")
 
-/** Marks an outcome that a handler returns as one. */
+/** Marks an outcome returned by a handler. */
 export const brand = <O extends object>(outcome: O): O => Object.defineProperty(outcome, outcomeMark, { value: true })
 
 export const isBranded = (value: unknown): value is Outcome =>
@@ -301,21 +300,21 @@ export const isBranded = (value: unknown): value is Outcome =>
 
 const endMark = Symbol.for("heddle/Tool/EndsRun")
 
-/** Marks a failure that ends the run, whatever the error policy says. */
+/** Marks a failure ending the run, regardless of the error policy. */
 export const endingRun = <O extends Error>(outcome: O): O => Object.defineProperty(outcome, endMark, { value: true })
 
 export const isEndingRun = (outcome: Error): boolean => endMark in outcome
 
-/** The outcome of a call whose nested run waits. It is no outcome of a handler of the caller's. */
+/** The outcome of a call whose nested run waits. Callers' handlers never return it themselves. */
 export interface Suspended {
   readonly _tag: "Suspended"
-  /** The suspensions of the nested run, under the path of ids that leads there from the run of the call. */
+  /** Suspensions of the nested run, under the path of ids from the call's run. */
   readonly suspensions: ReadonlyArray<{ readonly id: string }>
 }
 
 const suspendedMark = Symbol.for("heddle/Tool/Suspended")
 
-/** The state that a handler left with a question, and its call, whose next attempt gets it with the answer. */
+/** State left by a handler with a question, and the call whose next attempt gets that state with the answer. */
 export interface Resume {
   readonly state: unknown
   readonly idempotencyKey: string
@@ -324,7 +323,7 @@ export interface Resume {
 
 const resumes = new WeakMap<object, Resume>()
 
-/** Leaves a state with a suspension. It is no field of it, and so in none of its copies: it stays in the process. */
+/** Attaches a state to a suspension. It is not a field, so copies lack it: the state stays in the process. */
 export const resumable = <S extends object>(suspension: S, resume: Resume): S => {
   resumes.set(suspension, resume)
   return suspension
@@ -338,7 +337,7 @@ export const suspended = (suspensions: Suspended["suspensions"]): Suspended =>
 export const isSuspended = (value: unknown): value is Suspended =>
   typeof value === "object" && value !== null && suspendedMark in value
 
-/** Returns `true` if a value has one of the four legal shapes, with the fields a consumer relies on. */
+/** Returns `true` for a value with one of the four legal shapes and the fields consumers rely on. */
 export const isWellFormed = (value: unknown): value is Outcome => {
   if (!Json.isObject(value)) return false
   switch (value["_tag"]) {
@@ -357,7 +356,7 @@ export const isWellFormed = (value: unknown): value is Outcome => {
   }
 }
 
-/** Reasons the runtime gives itself; a handler that could use one would forge an end of the run. */
+/** Reasons used by the runtime itself; a handler using one would forge an end of the run. */
 export const reservedHaltReasons: ReadonlySet<string> = new Set([
   "ask_user",
   "max_turns",
@@ -370,12 +369,12 @@ export const reservedHaltReasons: ReadonlySet<string> = new Set([
   "approval_requested"
 ])
 
-/** The key of the parts that count. Those that a handler sees are its own. */
+/** Key of the authoritative parts. The parts visible to a handler are its own copy. */
 const contentMark: unique symbol = Symbol.for("heddle/Tool/Content")
 
 const partFields = ["type", "text", "url", "data", "mediaType", "filename"] as const
 
-/** A copy of a part that is JSON: later changes of the given part do not show in it. */
+/** Copies a part as JSON, independent of later changes to the original. */
 const copied = (part: unknown): unknown => {
   if (!Json.isObject(part)) return part
   const { metadata } = part
@@ -386,7 +385,7 @@ const copied = (part: unknown): unknown => {
   return Json.isObject(json) ? { ...own, metadata: json } : own
 }
 
-/** Copies of parts. */
+/** Copies parts. */
 export const owned = <P extends { readonly type: string }>(parts: ReadonlyArray<P>): ReadonlyArray<P> =>
   parts.map((part) => part.type === "reasoning" ? part : copied(part) as P)
 
@@ -400,7 +399,7 @@ const problem = (part: unknown): string | undefined => {
   return isText(mediaType) && isText(filename) ? undefined : "must have its mediaType and its filename as texts"
 }
 
-/** A result made of parts. Throws a `TypeError` that names the part that cannot be used. */
+/** Builds a result from parts. Throws a `TypeError` naming the unusable part. */
 export const content = (parts: ReadonlyArray<unknown>): Content => {
   if (!Array.isArray(parts)) throw new TypeError("Tool.content takes a list of parts")
   const own = Array.from(parts as ReadonlyArray<unknown>, copied)
@@ -413,7 +412,7 @@ export const content = (parts: ReadonlyArray<unknown>): Content => {
   return Object.defineProperty(made, contentMark, { value: own })
 }
 
-/** The lists that results are made of. */
+/** Lists that results are made of. */
 const partLists = new WeakSet<object>()
 
 export const isParts = (value: unknown): value is ReadonlyArray<Part> => partLists.has(value as object)
@@ -421,40 +420,38 @@ export const isParts = (value: unknown): value is ReadonlyArray<Part> => partLis
 const isContent = (value: unknown): value is { readonly [contentMark]: ReadonlyArray<Part> } =>
   typeof value === "object" && value !== null && contentMark in value
 
-/** Returns the parts of a content result, bare or in an `Ok`, and `undefined` for another result. */
+/** Returns the parts of a content result, bare or in an `Ok`, or `undefined` for any other result. */
 export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
   if (isContent(value)) return value[contentMark]
   return isBranded(value) && value._tag === "Ok" ? partsOf(value.value) : undefined
 }
 
-// A question with the type of its answer. The type travels as a JSON Schema, since the answer may be taken by another
-// process that has nothing else; a type that cannot travel is refused when the question is asked.
+// A question with a typed answer. The type travels as a JSON Schema, since another process with nothing else may take
+// the answer. A type that cannot travel is refused when the question is asked.
 
 /**
- * The options of a question, besides its words.
+ * Question options, besides the text.
  *
  * @category models
  * @since 0.1.0
  */
 export interface AskUserOptions<A> {
-  /** The choices of the user, or any data that a user interface reads. An answer is not held to it. */
+  /** Choices for the user, or any data for a user interface. Answers are not restricted to these. */
   readonly opts?: ReadonlyArray<unknown>
-  /** The type of the answer. One that does not fit is refused as `invalid_answer`, and the question stays open. */
+  /** Answer type. A mismatched answer is refused as `invalid_answer`, and the question stays open. */
   readonly answer?: Schema.Codec<A, any>
-  /**
-   * The time that the question waits, from when it is asked; a number is milliseconds. Without it, it waits for ever.
-   */
+  /** Time the question waits, counted from asking; a number is milliseconds. Unlimited by default. */
   readonly expiresIn?: Duration.Input | "infinity"
   /**
-   * The answer that counts once `expiresIn` is over and `Session.expire` is called. Without it the model reads that it
-   * had none.
+   * Answer used when `expiresIn` is over and `Session.expire` is called. Without a default, the model reads that the
+   * question was not answered.
    */
   readonly defaultAnswer?: NoInfer<A>
   /**
-   * A state of the handler, as plain JSON. With it the answer is not what the model reads: the handler is started
-   * again, as a new attempt of the call with the same `idempotencyKey`, and gets both as `call.resumed`. It may ask
-   * again. The state is recorded in the journal, and is in no event and no answer of a server. What the handler added
-   * to the context before it asked does not count. None by default.
+   * Handler state, as plain JSON. With a state, the answer does not go to the model: the handler is restarted as a new
+   * attempt of the call, with the same `idempotencyKey`, and gets both as `call.resumed`. It may ask again. The state
+   * is recorded in the journal, and never appears in events or server answers. Context updates from before the question
+   * are dropped. None by default.
    */
   readonly resume?: unknown
 }
@@ -474,7 +471,7 @@ const misuseOfAskUser = (problem: string): never => {
   throw new TypeError(`Tool.askUser: ${problem}`)
 }
 
-/** A question without a time limit has no field for it: infinity is no JSON. */
+/** Returns the field for a time limit. Unlimited questions have no such field: infinity is not valid JSON. */
 const limit = (input: unknown): { readonly expiresInMillis?: number } => {
   const duration = Values.readDuration(input)
   if (duration === undefined || !Duration.isPositive(duration)) {
@@ -508,7 +505,7 @@ export const question = <A>(words: string, options: ReadonlyArray<unknown> | Ask
   }
 }
 
-/** Checks an answer against a JSON Schema. Throws for one that cannot be read. */
+/** Makes a checker for answers against a JSON Schema. Throws for an unreadable schema. */
 const validator = (jsonSchema: Json.JsonObject) => {
   const { $defs: definitions, ...schema } = jsonSchema
   const read = SchemaRepresentation.fromJsonSchemaDocument(
@@ -522,11 +519,11 @@ const validator = (jsonSchema: Json.JsonObject) => {
   return Schema.decodeUnknownEffect(read as Schema.Codec<unknown>, { errors: "all", onExcessProperty: "error" })
 }
 
-/** Tells whether answers can be checked against a JSON Schema. */
+/** Returns `true` if answers can be checked against a JSON Schema. */
 export const isCheckable = (jsonSchema: Json.JsonObject): boolean =>
   Result.isSuccess(Result.try(() => validator(jsonSchema)))
 
-/** The answer as it counts, or why it does not fit. What a person typed may be meant as JSON. */
+/** Decodes an answer, or fails with the mismatch. A person may have typed JSON. */
 export const decodeAnswer = (jsonSchema: Json.JsonObject, value: unknown): Effect.Effect<unknown, string> =>
   Effect.suspend(() => {
     const check = validator(jsonSchema)

@@ -1,8 +1,8 @@
 /**
- * Describes and reads what a model and a user write. A tool's parameters come in four forms: struct fields, a Schema, a
- * Standard Schema of another library, or a raw JSON Schema. All become one pair of a JSON Schema for the model and a
- * decoder for what the model sends; both are made once per tool. Anything else is refused when the tool is made: a form
- * that is guessed wrong would be sent to the model, and nothing would check what comes back.
+ * Describes and decodes model and user input. A tool declares parameters in one of four forms: struct fields, a Schema,
+ * a Standard Schema from another library, or a raw JSON Schema. Each becomes a JSON Schema for the model and a decoder
+ * for its arguments, both made once per tool. Anything else is refused when the tool is made: a wrong guess would be
+ * sent to the model, and nothing would check the arguments coming back.
  */
 import * as Effect from "effect/Effect"
 import type * as JsonSchema from "effect/JsonSchema"
@@ -16,19 +16,19 @@ import * as Json from "../json.ts"
 import { withoutNulls } from "./jsonSchema.ts"
 import { type Kind, type OptionKinds, shown } from "./values.ts"
 
-// JSON, read by a Schema. The codec is Schema's own JSON codec but for numbers: that one writes `NaN` and the
-// infinities as words and reads them back, so that a model would be offered three words beside each number, and read of
-// them in the error when it writes `"5"`. A number is a JSON number here, and a finite one.
+// JSON, read by a Schema. The codec is Schema's own JSON codec except for numbers: Schema's codec writes `NaN` and the
+// infinities as words and reads them back, so a model would see three words beside each number, and again in the error
+// after writing `"5"`. Here a number is a finite JSON number.
 
 const finite = Schema.Number.check(Schema.isFinite())
 
-/** The transformation by which Schema reads a number of any kind from JSON. */
+/** Schema's transformation for reading numbers of any kind from JSON. */
 const fromWords = Schema.toCodecJson(Schema.Number).ast.encoding?.[0].transformation
 
 const changed = <A extends SchemaAST.AST>(ast: A, changes: Partial<A>): A =>
   Object.assign(Object.create(Object.getPrototypeOf(ast)), ast, changes)
 
-/** A number that is read as it stands. What it is refused with names a number and nothing else. */
+/** Returns a number schema reading plain JSON numbers. Its error message asks for a number and nothing else. */
 const asNumber = (ast: SchemaAST.Number): SchemaAST.Number =>
   new SchemaAST.Number(
     { message: "Expected a number", ...ast.annotations },
@@ -37,7 +37,10 @@ const asNumber = (ast: SchemaAST.Number): SchemaAST.Number =>
     ast.context
   )
 
-/** The schema of what is written, with numbers that are finite. A schema may hold itself, so each part is made once. */
+/**
+ * Returns a converter to the written schema with finite numbers. A schema may contain itself, so each part is made
+ * once.
+ */
 const finiteNumbers = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
   const made = new Map<SchemaAST.AST, SchemaAST.AST>()
   const change = (ast: SchemaAST.AST): SchemaAST.AST => {
@@ -81,7 +84,7 @@ const finiteNumbers = (): (ast: SchemaAST.AST) => SchemaAST.AST => {
   return change
 }
 
-/** Returns the end of a chain of encodings. */
+/** Returns the end of an encoding chain. */
 const written = (ast: SchemaAST.AST): SchemaAST.AST => {
   const last = ast.encoding?.at(-1)
   return last === undefined ? ast : written(last.to)
@@ -103,17 +106,17 @@ const mayBeObject = (ast: SchemaAST.AST): boolean => {
   }
 }
 
-/** Returns `true` if a schema may read a JSON object. The codec is made only for one that does not show it. */
+/** Returns `true` if a schema may read a JSON object. The codec is made only if the schema itself leaves that open. */
 const readsObject = (schema: Schema.Constraint): boolean =>
   SchemaAST.isObjects(written(schema.ast)) || mayBeObject(written(Schema.toCodecJson(schema).ast))
 
-/** The codec from JSON to what a schema decodes to. */
+/** Returns the codec from JSON to a schema's decoded type. */
 export const jsonCodec = <S extends Schema.Constraint>(schema: S): Schema.toCodecJson<S> =>
   Schema.make(finiteNumbers()(Schema.toCodecJson(schema).ast), { schema })
 
 /**
- * Returns `true` if a decoded value shares no object with what the codec was given: a codec makes each struct, record
- * and list anew, and hands out what it knows nothing of as it is.
+ * Returns `true` if a decoded value shares no object with the codec's input: a codec rebuilds structs, records and
+ * lists, and passes on unknown values unchanged.
  */
 const isFresh = (codec: Schema.Constraint): boolean => {
   const seen = new Set<SchemaAST.AST>()
@@ -145,20 +148,18 @@ const isFresh = (codec: Schema.Constraint): boolean => {
   return isMade(codec.ast)
 }
 
-// Schemas of other libraries by their common interface: a Standard Schema that has a JSON Schema, too. The JSON Schema
-// is asked for once, when the tool is made; what a model sends is validated by the library itself, so that its
-// transforms and checks count.
+// Schemas from other libraries, by their common interface: a Standard Schema with a JSON Schema. The JSON Schema is
+// requested once, when the tool is made; the library itself validates the model's arguments, so its transforms and
+// checks apply.
 
-/**
- * A Standard Schema with a JSON Schema: Zod 4, ArkType, or Valibot through `toStandardJsonSchema`.
- */
+/** A Standard Schema with a JSON Schema: Zod 4, ArkType, or Valibot through `toStandardJsonSchema`. */
 interface StandardSchema<Input = unknown, Output = Input> {
   readonly "~standard":
     & StandardSchemaV1<Input, Output>["~standard"]
     & StandardJSONSchemaV1<Input, Output>["~standard"]
 }
 
-/** The value that a handler receives. A transform that is asynchronous has been waited for. */
+/** The handler's value, with asynchronous transforms awaited. */
 type Output<S extends StandardSchemaV1> = Awaited<StandardSchemaV1.InferOutput<S>>
 
 const propsOf = (input: unknown): Json.JsonObject | undefined => {
@@ -167,7 +168,7 @@ const propsOf = (input: unknown): Json.JsonObject | undefined => {
   return Json.isObject(props) ? props : undefined
 }
 
-/** Returns `true` for a schema of some library. An ArkType schema is a function. */
+/** Returns `true` for a schema from another library. An ArkType schema is a function. */
 const isStandard = (input: unknown): boolean => propsOf(input) !== undefined
 
 const isComplete = (input: unknown): input is StandardSchema => {
@@ -188,9 +189,9 @@ interface ValibotAction {
 }
 
 /**
- * Options by which libraries differ. ArkType leaves out a type that JSON does not have, so that the model would have to
- * guess it: it is refused. Valibot refuses every action that JSON Schema cannot say, such as `trim`: it is left out,
- * since Valibot sees to it.
+ * Options by library. ArkType omits types without a JSON form, leaving the model to guess, so these are refused.
+ * Valibot refuses actions without a JSON Schema form, such as `trim`; these are left out, since Valibot applies them
+ * anyway.
  */
 const libraryOptions: { readonly [vendor: string]: Record<string, unknown> } = {
   arktype: { fallback: { date: raise, domain: raise, proto: raise, symbolKey: raise } },
@@ -199,7 +200,7 @@ const libraryOptions: { readonly [vendor: string]: Record<string, unknown> } = {
   }
 }
 
-/** The JSON Schema of what a model is to send, or why there is none. */
+/** Returns the JSON Schema for the model's arguments, or the reason none exists. */
 const standardJsonSchema = (schema: StandardSchema): Result.Result<JsonSchema.JsonSchema, string> =>
   Result.try({
     try: () => {
@@ -233,19 +234,19 @@ const refused = (issues: ReadonlyArray<StandardSchemaV1.Issue>): Schema.SchemaEr
   )
 }
 
-/** A result with issues is a failure, also where it has a value as well. */
+/** Returns the validated value. A result with issues is a failure, even with a value. */
 const judged = (result: StandardSchemaV1.Result<unknown>): Effect.Effect<unknown, Schema.SchemaError> => {
   if (result.issues !== undefined && result.issues !== null) return Effect.fail(refused(Array.from(result.issues)))
   const { value } = result
   return Predicate.isPromiseLike(value) ? Effect.promise(() => Promise.resolve(value)) : Effect.succeed(value)
 }
 
-/** Validates at once where the library does. An error that a transform throws is a defect. */
+/** Validates synchronously if the library does. An error thrown by a transform is a defect. */
 const validated = (schema: StandardSchema, input: unknown): Effect.Effect<unknown, Schema.SchemaError> => {
   try {
     const result = schema["~standard"].validate(Json.copy(input))
     if (!Predicate.isPromiseLike(result)) return judged(result)
-    // Its work has begun. Nothing may ever wait for it, and then its rejection ends no process.
+    // The work has begun. If nothing ever awaits the promise, its rejection must not end the process.
     const settled = Promise.resolve(result)
     settled.catch(() => {})
     return Effect.flatMap(Effect.promise(() => settled), judged)
@@ -259,7 +260,7 @@ const remedies: { readonly [vendor: string]: string } = {
   zod: "update Zod to 4.2 or later"
 }
 
-/** The JSON Schema of a schema of another library and a decoder, or why it has none. */
+/** Returns the JSON Schema and decoder for a foreign schema, or the reason for refusing it. */
 const fromStandard = (
   schema: unknown
 ): Result.Result<
@@ -280,11 +281,11 @@ const fromStandard = (
   }))
 }
 
-/** A part of a value that does not fit a schema. */
+/** A part of a value not matching its schema. */
 export interface Misfit {
-  /** The place of the part, as in `"items[0].title"`. Empty for the whole value. */
+  /** Location, as in `"items[0].title"`. Empty for the whole value. */
   readonly path: string
-  /** The form that would be right. */
+  /** Description of the expected form. */
   readonly reason: string
 }
 
@@ -295,70 +296,70 @@ const place = (path: ReadonlyArray<PropertyKey>): string =>
     return before === "" ? name : `${before}.${name}`
   }, "")
 
-/** Number of misfits that are named, and the longest text about one of them. */
+/** Most misfits reported, and the longest text per misfit. */
 const [mostMisfits, longestReason] = [10, 200]
 
 const issues = SchemaIssue.makeFormatterStandardSchemaV1({
   leafHook: (issue) => issue._tag === "MissingKey" ? "Expected a value" : SchemaIssue.defaultLeafHook(issue)
 })
 
-/** Names the parts that an error of a schema is about, the first ten of them. */
+/** Returns the parts named by a schema error, at most ten. */
 export const misfits = ({ issue }: Schema.SchemaError): ReadonlyArray<Misfit> =>
   issues(issue).issues.slice(0, mostMisfits).map(({ message, path = [] }) => ({
     path: place(path.map(segment)),
     reason: message.slice(0, longestReason)
   }))
 
-// The parameters of a tool, in any of the four forms.
+// Tool parameters, in any of the four forms.
 
-/** The forms in which a caller declares parameters. */
+/** Forms for declaring parameters. */
 export type Input =
   | Schema.Constraint
   | Schema.Struct.Fields
   | StandardSchema<any, any>
   | JsonSchema.JsonSchema
 
-/** The type of the arguments that a handler receives for parameters declared as `P`. */
+/** The handler's argument type for parameters declared as `P`. */
 export type Type<P> = P extends Schema.Constraint ? P["Type"]
   : P extends StandardSchema<any, any> ? Output<P>
   : P extends Schema.Struct.Fields ? Schema.Struct<P>["Type"]
   : Json.JsonObject
 
-/** The services that decoding parameters declared as `P` needs. */
+/** The services for decoding parameters declared as `P`. */
 export type Services<P> = P extends Schema.Constraint ? P["DecodingServices"]
   : P extends StandardSchema<any, any> ? never
   : P extends Schema.Struct.Fields ? Schema.Struct<P>["DecodingServices"]
   : never
 
 export interface Parameters<A, R> {
-  /** The schema that the model reads. */
+  /** Schema read by the model. */
   readonly jsonSchema: JsonSchema.JsonSchema
-  /** Decodes arguments. Its value shares nothing with its input, which stands in the thread and in events. */
+  /** Decodes arguments. The result shares nothing with the input, which remains in the thread and in events. */
   readonly decode: (input: unknown) => Effect.Effect<A, Schema.SchemaError, R>
 }
 
 const localReference = /^#\/\$defs\/([^/]+)$/
 
-/** Providers want the object itself at the root: a schema with a name of its own is not left behind a reference. */
+/** Inlines a named root schema: providers expect the object itself at the root, not a reference. */
 const atRoot = (schema: JsonSchema.JsonSchema, definitions: JsonSchema.Definitions): JsonSchema.JsonSchema => {
   const [, name] = localReference.exec(String(schema["$ref"])) ?? []
   const { $ref: _, ...beside } = schema
   return name === undefined || definitions[name] === undefined ? schema : { ...definitions[name], ...beside }
 }
 
-/** The JSON Schema of what a codec reads. */
+/** Returns the JSON Schema of a codec's input. */
 export const jsonSchemaOf = (codec: Schema.Constraint): JsonSchema.JsonSchema => {
   const { definitions, schema: root } = Schema.toJsonSchemaDocument(codec)
   return Object.keys(definitions).length === 0 ? root : { ...atRoot(root, definitions), $defs: definitions }
 }
 
-/** The value of `make`, computed at the first read: a tool that is declared and never offered costs nothing. */
+/** Computes `make` at the first read: a tool declared but never offered costs nothing. */
 const once = <A>(make: () => A): () => A => {
   let made: { readonly value: A } | undefined
   return () => (made ??= { value: make() }).value
 }
 
-/** Providers refuse an empty schema: it is written as an object with any members. */
+/** Replaces an empty schema, refused by providers, with an object of any members. */
 const sayingSomething = (schema: JsonSchema.JsonSchema): JsonSchema.JsonSchema =>
   Object.keys(schema).length === 0 ? { type: "object" } : schema
 
@@ -377,7 +378,10 @@ const fromSchema = (schema: Schema.Constraint): Parameters<unknown, unknown> => 
 
 const objects = Schema.decodeUnknownEffect(Schema.Record(Schema.String, Schema.Unknown))
 
-/** A struct without fields: to Schema it is any value but null, to a model and a handler an object without members. */
+/**
+ * Returns `true` for a struct without fields. For Schema it is any value but null, for a model and a handler an object
+ * without members.
+ */
 const isEmpty = ({ ast }: Schema.Constraint): boolean =>
   SchemaAST.isObjects(ast) && ast.propertySignatures.length === 0 && ast.indexSignatures.length === 0 &&
   ast.checks === undefined && ast.encoding === undefined
@@ -398,7 +402,7 @@ const isPlain = (input: Json.JsonObject): boolean => {
 const isRecord = (value: unknown): boolean => Json.isObject(value)
 const isFlag = (value: unknown): boolean => typeof value === "boolean"
 
-/** The keywords by which a JSON Schema without a type is known for one, and not for fields of some other notation. */
+/** Keywords identifying a JSON Schema without a type, as opposed to fields in some other notation. */
 const keywords: { readonly [keyword: string]: (value: unknown) => boolean } = {
   $defs: isRecord,
   $ref: (value) => typeof value === "string",
@@ -422,14 +426,14 @@ const isJsonSchema = (input: Json.JsonObject): boolean => {
 
 const types = new Set<unknown>(["object", "array", "string", "number", "integer", "boolean", "null"])
 
-/** Types are known in any case: schemas in Gemini's own form have them in capitals. */
+/** Lowercases a type: schemas in Gemini's own form have capitals. */
 const lower = (type: unknown): unknown => typeof type === "string" ? type.toLowerCase() : type
 
 const isType = (type: unknown): boolean => types.has(lower(type))
 
 const isSchemaOfAny = (value: unknown): boolean => Schema.isSchema(value) || isStandard(value)
 
-/** Returns `true` if a value that a JSON Schema describes may be an object. A missing keyword excludes nothing. */
+/** Returns `true` if a JSON Schema allows objects. A missing keyword excludes nothing. */
 const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolean => {
   if (!Json.isObject(schema) || depth > 16) return schema !== false
   const { $ref, allOf, anyOf, const: only, enum: values, oneOf, type } = schema
@@ -443,7 +447,7 @@ const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolea
     (definition === undefined || inside(definition))
 }
 
-/** Returns the reason why a schema cannot be the parameters' own. */
+/** Returns the reason a schema cannot be the parameters themselves. */
 const noObject = ({ type }: Json.JsonObject): string => {
   const what = typeof type === "string" ? `a schema of type "${type}"` : "a schema that no object fits"
   return `parameters must be those of an object, and this is ${what}: give it a name, as in { value: … }`
@@ -473,13 +477,13 @@ const raw = (input: Json.JsonObject): Result.Result<Parameters<any, any>, string
 
 const show = (value: unknown): string => JSON.stringify(Json.toJson(value)).slice(0, 100)
 
-/** Describes a field that is no Schema. */
+/** Describes a field without a Schema. */
 const misfit = (name: string, value: unknown): string => {
   if (isStandard(value)) return `${name} is a schema of another library: declare the object itself with it`
   return `${name} must be a Schema, such as Schema.String; got: ${show(value)}`
 }
 
-/** The parameters, or why they cannot be used. A null in place of an optional member is read as none. */
+/** Reads parameters, or returns the reason they cannot be used. A null for an optional member reads as absent. */
 export const parameters = (input: unknown): Result.Result<Parameters<any, any>, string> =>
   Result.map(declared(input), (given) => ({
     get jsonSchema() {
@@ -506,21 +510,20 @@ const declared = (input: unknown): Result.Result<Parameters<any, any>, string> =
   return Result.fail(`parameters.${wrong[0]}. ${forms}`)
 }
 
-/** Encodes a handler's outcome by the tool's schema for it. */
+/** Returns the encoder for a handler's outcomes, by the tool's schema. */
 export const encoder = (schema: Schema.Constraint): (value: unknown) => Effect.Effect<unknown, unknown, any> => {
   const encode = once(() => Schema.encodeUnknownEffect(Schema.toCodecJson(schema as Schema.Top)))
   return (value) => encode()(value)
 }
 
-// The options of each kind have one list, which the compiler holds to their type.
+// Options of each kind have one list, kept in step with their type by the compiler.
 
-/** The list of the options of a type: `{ … } satisfies NamesOf<Options>` has each of them and no other. */
+/** The option list of a type: `{ … } satisfies NamesOf<Options>` has exactly its options. */
 export type NamesOf<Options> = { readonly [Name in keyof Options]-?: Kind }
 
 /**
- * Throws for an option that does not exist, which a program without types would else never see ignored, and for a value
- * of another kind. It names the nearest option that exists, or what would be right. One that is `undefined` counts as
- * left out.
+ * Throws for an unknown option, which an untyped program would otherwise never notice, and for a value of the wrong
+ * kind. The error names the nearest known option, or the expected value. `undefined` counts as left out.
  */
 export const checkNames = (subject: string, options: unknown, kinds: OptionKinds, path = ""): void => {
   if (!Json.isObject(options)) return
@@ -534,7 +537,7 @@ export const checkNames = (subject: string, options: unknown, kinds: OptionKinds
   }
 }
 
-/** Holds a value to its kind, and its parts to theirs. */
+/** Checks a value against its kind, and its parts against theirs. */
 const checkValue = (subject: string, option: string, path: string, kind: Kind, value: unknown): void => {
   if (!kind.accepts(value)) return refuseValue(subject, path, kind, value)
   const { each, inner } = kind.partsOf(value)
@@ -548,7 +551,7 @@ const checkValue = (subject: string, option: string, path: string, kind: Kind, v
 }
 
 const refuseValue = (subject: string, option: string, kind: Kind, value: unknown): never => {
-  // A run is begun in several ways, of which none has its name.
+  // Runs begin in several ways, so the message names no function.
   const where = / ?a run$/.test(subject) ? "" : `${subject.replace(/^.* of /, "")}: `
   const got = kind.isShown ? `; got: ${shown(kind, value)}` : ""
   throw new TypeError(`${where}${option} must be ${kind.right}${got}`)
@@ -569,10 +572,10 @@ const refuse = (subject: string, name: string, known: OptionKinds): never => {
   throw new TypeError(`${subject} has no option ${JSON.stringify(name.slice(0, longestName))}; ${remedy}`)
 }
 
-/** Limit of the characters of a name that are written and compared, since options may come from data. */
+/** Longest part of a name written and compared, in characters: options may come from data. */
 const longestName = 64
 
-/** The name that is the fewest edits away, if these are no more than a third of the longer one's letters. */
+/** Returns the name fewest edits away, if within a third of the longer name's letters. */
 export const nearest = (given: string, names: ReadonlyArray<string>): string | undefined => {
   const wanted = plain(given.slice(0, longestName))
   let near: string | undefined
@@ -588,10 +591,10 @@ export const nearest = (given: string, names: ReadonlyArray<string>): string | u
   return near
 }
 
-/** A name without its style, so that `max_turns` is `maxTurns`. */
+/** Normalizes naming styles: `max_turns` equals `maxTurns`. */
 const plain = (name: string): string => name.replaceAll(/[_-]/g, "").toLowerCase()
 
-/** Returns the number of letters to add, remove or replace to make one word of the other. */
+/** Returns the edit distance between two words. */
 const distance = (left: string, right: string): number => {
   let row = Array.from({ length: right.length + 1 }, (_, index) => index)
   for (let i = 1; i <= left.length; i++) {

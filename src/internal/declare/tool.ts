@@ -1,6 +1,6 @@
 /**
- * The types of a tool: what a handler receives, what a tool is once it is made, and how one is declared. Public as
- * members of `Tool`, with their documentation.
+ * Tool types: the handler's call context, the finished tool, and its declaration. Public and documented as members of
+ * `Tool`.
  */
 import type * as Cause from "effect/Cause"
 import type * as Duration from "effect/Duration"
@@ -15,94 +15,90 @@ import type * as ToolOutcomes from "./outcome.ts"
 import type * as Schemas from "./schema.ts"
 
 /**
- * The context of the call that a handler serves. `context` is the caller's, as it was when the step began. The
- * arguments and `toolCall` are copies: a handler may change them, and nothing of it shows in the thread, in events or
- * elsewhere.
+ * Context of a handler's call. `context` belongs to the caller, as of the step's start. The arguments and `toolCall`
+ * are copies: changes by the handler do not show in the thread, in events or anywhere else.
  *
  * @category models
  * @since 0.1.0
  */
 export interface CallContext {
-  /** The id of the call. */
+  /** Call id. */
   readonly id: string
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
-  /** Position of the call among the calls of its turn that are run here, from 0. */
+  /** Position of the call among the turn's calls run here, from 0. */
   readonly index: number
   /** Position of the turn in its run, from 0. */
   readonly stepIndex: number
-  /** 1 for the first start, one more for each retry. */
+  /** Attempt number: 1 for the first start, one more for each retry. */
   readonly attempt: number
-  /** The answer to the question of the attempt before, and the state that it left. Left out of any other attempt. */
+  /** Answer to the previous attempt's question, with the state left by that attempt. Left out of any other attempt. */
   readonly resumed?: {
-    /** The answer, as plain JSON. It fits the schema of the question. */
+    /** Answer, as plain JSON matching the question's schema. */
     readonly answer: unknown
     /** The `resume` of `Tool.askUser`, as plain JSON. */
     readonly state: unknown
   }
-  /** The same for every attempt at this call, different for every other call. */
+  /** Key shared by all attempts of this call, and different for every other call. */
   readonly idempotencyKey: string
-  /** The id of the run. */
+  /** Id of the run. */
   readonly requestId: string | null
-  /** The id of the session, or the `sessionId` of the options. `null` when there is none. */
+  /** Session id, or the `sessionId` option. `null` if there is none of these. */
   readonly sessionId: string | null
-  /** The caller's own record, as it was when the step began. */
+  /** Record of the caller, as of the step's start. */
   readonly context: Json.JsonObject
-  /** The call as the model made it: a copy, like the arguments. */
+  /** The call as made by the model: a copy, like the arguments. */
   readonly toolCall: Message.ToolCall
-  /** Reports to the consumer at once. It never fails. Reports that are not read in time are coalesced. */
+  /** Reports progress to the consumer at once. Never fails. Reports not read in time are coalesced. */
   readonly progress: (value: unknown) => Effect.Effect<void>
   /**
-   * Adds to the context of the steps that follow. Updates count when the handler succeeds, and are merged in the order
-   * of the calls, not in the order in which they finish.
+   * Adds to the context of later steps. Updates count if the handler succeeds, and are merged in call order, not
+   * completion order.
    */
   readonly updateContext: (values: Json.JsonObject) => Effect.Effect<void>
   /**
-   * Runs a Promise API: interruption fires its signal and waits until the promise has settled, which `Effect.promise`
-   * and `Effect.tryPromise` do not: what ignores their signal outlives the run, and is named nowhere. A rejection is a
-   * failure that the handler reports, with what it was rejected with as its `cause`; the model reads the name and the
-   * message of that.
+   * Runs a Promise API: interruption fires its signal and waits for the promise to settle. `Effect.promise` and
+   * `Effect.tryPromise` do not wait: a promise ignoring their signal outlives the run, unreported. A rejection becomes
+   * a reported failure, with the rejected value as its `cause`; the model reads that value's name and message.
    */
   readonly promise: <A>(run: (signal: AbortSignal) => PromiseLike<A>) => Effect.Effect<A, Cause.UnknownError>
   /**
-   * Stops another call of the turn, whose siblings and run continue. It is answered as `cancelled` with the reason
-   * (`"the call was stopped"` by default), which the model reads. A call that waits is withdrawn; one whose handler
-   * does not stop is answered as `abandoned` after its grace period; one with `interrupt: "block"` may finish within
-   * that period. Succeeds with `false` where the turn has no such call, or where it is answered or stopped already.
+   * Stops another call of the turn; its siblings and the run continue. The call is answered as `cancelled` with the
+   * reason, which the model reads (default `"the call was stopped"`). A waiting call is withdrawn. A call whose handler
+   * does not stop is answered as `abandoned` after its grace period. A call with `interrupt: "block"` may finish within
+   * that period. Succeeds with `false` for an unknown call, and for a call already answered or stopped.
    */
   readonly cancelCall: (id: string, reason?: string) => Effect.Effect<boolean>
 }
 
 /**
- * The time that a call may take, from the start of its handler: a duration (a number is milliseconds), `"infinity"` for
- * no limit, or `{ total, idle }` with one or both of them. `{ idle }` alone lets a call run as long as it moves.
+ * Time limit of a call, counted from its handler's start: a duration (a number is milliseconds), `"infinity"` for no
+ * limit, or `{ total, idle }` with one or both limits. `{ idle }` alone lets a call run as long as it makes progress.
  *
  * @category models
  * @since 0.1.0
  */
 export type TimeoutInput = Duration.Input | "infinity" | {
-  /** The time that the call may take in total; a number is milliseconds. No limit by default. */
+  /** Total time of the call; a number is milliseconds. No limit by default. */
   readonly total?: Duration.Input | "infinity"
   /**
-   * The time that the call may take without progress; a number is milliseconds. It begins anew with each
-   * `call.progress`, such as that of a tool of an MCP server, and with each event of a run that the handler has
-   * started. The time in which such a run only waits for a permit, a key or a budget does not count. No limit by
-   * default.
+   * Time of the call without progress; a number is milliseconds. It restarts with each `call.progress`, such as from an
+   * MCP server's tool, and with each event of a run started by the handler. Time such a run spends only waiting for a
+   * permit, a key or a budget does not count. No limit by default.
    */
   readonly idle?: Duration.Input | "infinity"
 }
 
 /**
- * The time that a call of a tool may take, as `Tool.make` has read it. Of `total` and `idle`, those that were not
- * declared are left out.
+ * A tool's time limit, as read by `Tool.make`. An undeclared `total` or `idle` is left out.
  *
  * @category models
  * @since 0.1.0
  */
 export type Timeout = Duration.Duration | {
-  /** The time that the call may take in total. */
+  /** Total time of the call. */
   readonly total?: Duration.Duration
-  /** The time that the call may take without progress. */
+  /** Time of the call without progress. */
   readonly idle?: Duration.Duration
 }
 
@@ -115,16 +111,16 @@ export type Timeout = Duration.Duration | {
 export type Concurrency = "shared" | "exclusive"
 
 /**
- * The policy for failed calls: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
- * `(call, error)` returns an Effect of a `Tool.ErrorDecision`. The function is asked once per failing call, outside
- * the timeout of the call, with what the handler reported (`Failure`, of all tools of the run) or a `Tool.ToolError`.
- * A tool's own `onToolError` goes before that of the run. Public as `ToolRunner.OnToolError`.
+ * Policy for failed calls: `"continue"` hands the error to the model, `"halt"` ends the run, and a function
+ * `(call, error)` returns an Effect with a `Tool.ErrorDecision`. The function runs once per failing call, outside the
+ * call's timeout, with the handler's reported failure (`Failure`, from any tool in the run) or a `Tool.ToolError`. A
+ * tool's own `onToolError` takes precedence over the run's. Public as `ToolRunner.OnToolError`.
  *
  * **Gotchas**
  *
- * It also decides about calls that never ran since the model wrote them wrong: those with the reason `unknown_tool`,
- * `invalid_arguments` or `truncated_arguments`. With `"halt"`, or a function that does not look at `error.reason`, a
- * slip of the model ends your run. It does not decide about calls that were `denied` or `cancelled`.
+ * It also decides about calls that never ran because the model wrote them wrong: those with reason `unknown_tool`,
+ * `invalid_arguments` or `truncated_arguments`. With `"halt"`, or a function ignoring `error.reason`, a slip by the
+ * model ends your run. It does not decide about `denied` or `cancelled` calls.
  *
  * @category models
  * @since 0.1.0
@@ -139,82 +135,80 @@ export type OnToolError<E = never, R = never, Failure = unknown> =
   >)
 
 /**
- * A tool: `Params` is what its handler receives, `Success` what it produces, `Failure` what it reports, `R` the
- * services it needs, `Fatal` what its error policy may fail the run with.
+ * A tool. `Params` is the handler's input, `Success` its result, `Failure` its reported failure, `R` its services, and
+ * `Fatal` the error its policy may fail the run with.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = never> {
-  /** The name, as the model calls it. */
+  /** Name, as called by the model. */
   readonly name: Name
-  /** The description of the tool, as the model reads it. */
+  /** Description, read by the model. */
   readonly description: string
-  /** The JSON Schema of the arguments, and their decoder. */
+  /** JSON Schema of the arguments, with their decoder. */
   readonly parameters: Schemas.Parameters<Params, R>
-  /** Encodes the result, where the tool has a `success` schema. */
+  /** Encodes the result, if the tool has a `success` schema. */
   readonly encodeSuccess?: (value: unknown) => Effect.Effect<unknown, unknown, R>
-  /** Encodes what the handler reports, where the tool has a `failure` schema. */
+  /** Encodes reported failures, if the tool has a `failure` schema. */
   readonly encodeFailure?: (error: unknown) => Effect.Effect<unknown, unknown, R>
-  /** The code that runs. Left out of a manual tool. */
+  /** Code to run. Left out of a manual tool. */
   readonly handler?: (
     args: Params,
     call: CallContext
   ) => Effect.Effect<Success | ToolOutcomes.AskUser | ToolOutcomes.Halt, Failure, R>
   /**
-   * `true` if it changes nothing, or a function that tells whether a call does. `Tool.isReadOnly` asks it. Of this and
-   * the other hints, those that were not declared are left out.
+   * `true` if the tool changes nothing, or a function deciding per call. Read through `Tool.isReadOnly`. Undeclared
+   * hints are left out.
    */
   readonly readOnly?: boolean | ((args: Params) => boolean)
-  /** `true` if it may destroy something, or a function that tells whether a call may. `Tool.isDestructive` asks it. */
+  /** `true` if the tool may destroy something, or a function deciding per call. Read through `Tool.isDestructive`. */
   readonly destructive?: boolean | ((args: Params) => boolean)
-  /** `true` if running it again with the same arguments changes nothing more. */
+  /** `true` if a repeated call with the same arguments changes nothing more. */
   readonly idempotent?: boolean
-  /** `true` if it reaches what is outside of the application. */
+  /** `true` if the tool reaches outside the application. */
   readonly openWorld?: boolean
-  /** The policy for a call of which it is not known whether it had its effect. By the flags when it is left out. */
+  /** Policy for a call with an unknown effect. Derived from the flags if left out. */
   readonly afterCrash?: AfterCrash
-  /** Looks in the world for what such a call came to. */
+  /** Looks up the real outcome of such a call. */
   readonly lookUp?: (args: Params, call: CallContext) => Effect.Effect<Option.Option<unknown>, unknown, R>
   /** Decides from the arguments whether the call makes sense. */
   readonly validate?: Gate<Params, Validation, R>
   /** Decides from the arguments whether the call is allowed. */
   readonly authorize?: Gate<Params, Authorization, R>
-  /** `"exclusive"` if it runs alone, and not beside others. The policy's when it is left out. */
+  /** `"exclusive"` to run alone. Defaults to the policy's setting. */
   readonly concurrency?: Concurrency | ((args: Params) => Concurrency)
-  /**
-   * `"block"` if it may finish when it is stopped, or a function of its arguments. The policy's when it is left out.
-   */
+  /** `"block"` to let a stopped call finish, or a function of its arguments. Defaults to the policy's setting. */
   readonly interrupt?: Interrupt | ((args: Params) => Interrupt)
-  /** The number of handlers that may run at once under a key. */
+  /** Limits on concurrent handlers, by key. */
   readonly limits?: ReadonlyArray<Limit<Params>>
-  /** The time that a call may take. The run's `toolTimeout` when it is left out. */
+  /** Time limit of a call. Defaults to the run's `toolTimeout`. */
   readonly timeout?: Timeout
   /** `true` if calls are handed to the caller. */
   readonly manual: boolean
-  /** `true` if calls wait to be allowed. */
+  /** `true` if calls wait for approval. */
   readonly approval?: boolean | Approval<Params, R>
-  /** The extent to which an approval may be remembered. Not at all when it is left out. */
+  /** Scope in which an approval may be remembered. Not remembered if left out. */
   readonly remember?: Remember
-  /** The time that an approval or a manual call waits. Without a limit when it is left out. */
+  /** Time an approval or a manual call waits. Unlimited if left out. */
   readonly answerWithin?: Duration.Duration
-  /** Repeats a handler that failed. */
+  /** Repeats a failed handler. */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
-  /** The policy of the run after a call of this tool failed. */
+  /** Policy of the run after a failed call of this tool. */
   readonly onToolError?: OnToolError<any, R, any>
-  /** Carries a type and no value. So held, each tool is one whose `Fatal` is not known. */
+  /** Carries a type and no value. Declared as a function, so that every tool fits a tool with an unknown `Fatal`. */
   readonly "~heddle/Fatal"?: (error: Fatal) => void
-  /** `true` for the tool by which a model gives a typed answer: its calls are no calls to those who read along. */
+  /** `true` for the tool by which a model gives a typed answer: readers do not see its calls. */
   readonly "~heddle/Output"?: true
-  /** The number of characters of a result that the model reads. `Policy.resultLimit` when it is left out. */
+  /** Longest result read by the model, in characters. Defaults to `Policy.resultLimit`. */
   readonly maxResultChars?: number
-  /** The one line that the model reads of a compact tool. */
+  /** One-line summary of a compact tool, read by the model. */
   readonly summary?: string
-  /** `true` if the model reads one line, and asks `tool_help` for the schema. */
+  /** `true` if the model reads one line and requests the schema through `tool_help`. */
   readonly compact: boolean
-  /** The version of what the tool does. None when it is left out. */
+  /** Version of the tool's behavior. None if left out. */
   readonly version?: string
-  /** The data that you attached to the tool. */
+  /** Your own data on the tool. */
   readonly metadata: Json.JsonObject
 }
 
@@ -227,7 +221,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
 export type Any = Tool<string, any, any, any, any>
 
 /**
- * The arguments that the tool's handler receives.
+ * Arguments received by the tool's handler.
  *
  * @category utility types
  * @since 0.1.0
@@ -235,7 +229,7 @@ export type Any = Tool<string, any, any, any, any>
 export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
 
 /**
- * The value that the tool produces.
+ * Value produced by the tool.
  *
  * @category utility types
  * @since 0.1.0
@@ -243,7 +237,7 @@ export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
 export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
 
 /**
- * The failure that the tool reports.
+ * Failure reported by the tool.
  *
  * @category utility types
  * @since 0.1.0
@@ -251,7 +245,7 @@ export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
 export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
 
 /**
- * The services the tool needs, and so every run that offers it.
+ * Services needed by the tool, and so by every run offering the tool.
  *
  * @category utility types
  * @since 0.1.0
@@ -259,8 +253,7 @@ export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
 export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
 
 /**
- * The error that the tool's own `onToolError` may fail a run with. Of tools whose types were given up (`Tool.Any`) it
- * is `never`.
+ * Error the tool's own `onToolError` may fail a run with. `never` for tools with erased types (`Tool.Any`).
  *
  * @category utility types
  * @since 0.1.0
@@ -280,17 +273,17 @@ export type Outcome<T extends Any = Any> =
   | ToolOutcomes.Halt
 
 /**
- * A tool as a model reads it.
+ * A tool, as read by a model.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Definition {
-  /** The name. */
+  /** Tool name. */
   readonly name: string
-  /** The description of the tool. */
+  /** Tool description. */
   readonly description: string
-  /** The JSON Schema of the arguments. */
+  /** JSON Schema of the arguments. */
   readonly parameters: JsonSchema.JsonSchema
 }
 
@@ -303,12 +296,13 @@ export interface Definition {
 export type Validation = boolean | {
   /** `true` if the call may run. */
   readonly valid: boolean
-  /** The reason why not, as the model reads it. */
+  /** Reason for a denial, read by the model. */
   readonly error?: string
 }
 
 /**
- * The decision of `authorize`. Anything but `true` or `allowed: true` is a denial; `canOverride` is reported with it.
+ * The decision of `authorize`. Anything but `true` or `allowed: true` is a denial; `canOverride` is reported with the
+ * denial.
  *
  * @category models
  * @since 0.1.0
@@ -318,14 +312,14 @@ export type Authorization =
   | {
     /** `true` if the call may run. */
     readonly allowed: boolean
-    /** The reason why not, as the model reads it. */
+    /** Reason for a denial, read by the model. */
     readonly reason?: string
-    /** `true` if a person could allow it. It is reported with the denial. */
+    /** `true` if a person could allow the call. Reported with the denial. */
     readonly canOverride?: boolean
   }
 
 /**
- * Decides from the arguments whether a call may run. What it fails with or throws is a denial.
+ * Decides from the arguments whether a call may run. Failures and exceptions are denials.
  *
  * @category models
  * @since 0.1.0
@@ -336,7 +330,7 @@ export type Gate<Args, Verdict, R> = (
 ) => Verdict | Effect.Effect<Verdict, unknown, R>
 
 /**
- * The calls for which an approval may be remembered: those of the tool, or those with the same arguments.
+ * Calls an approval may be remembered for: all calls to the tool, or calls with the same arguments.
  *
  * @category models
  * @since 0.1.0
@@ -344,7 +338,7 @@ export type Gate<Args, Verdict, R> = (
 export type Remember = "tool" | "arguments"
 
 /**
- * Decides from the arguments whether a call waits for an approval.
+ * Decides from the arguments whether a call waits for approval.
  *
  * @category models
  * @since 0.1.0
@@ -355,25 +349,24 @@ export type Approval<in Args, out R> = (
 ) => boolean | Effect.Effect<boolean, unknown, R>
 
 /**
- * A limit of handlers that run at once: at most `permits` under one key, which names a resource, a tenant or the tool
+ * A concurrency limit: at most `permits` handlers at once under one key, naming a resource, a tenant or the tool
  * itself.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Limit<in Args> {
-  /** The thing that is limited: a resource, a tenant, or the tool itself. A function takes it from the arguments. */
+  /** Limited item: a resource, a tenant, or the tool itself. A function derives it from the arguments. */
   readonly key: string | ((args: Args, call: CallContext) => string)
   /**
-   * The number of handlers that may run at once under the key. Where two tools give one key different numbers, the
-   * smaller holds.
+   * Number of handlers running at once under the key. If two tools give one key different numbers, the smaller applies.
    */
   readonly permits: number
 }
 
 /**
- * The way in which a handler is stopped with its siblings or its run: `"cancel"` interrupts it, `"block"` lets it
- * finish within the grace period.
+ * The way a handler stops together with its siblings or its run: `"cancel"` interrupts it, `"block"` lets it finish
+ * within the grace period.
  *
  * @category models
  * @since 0.1.0
@@ -381,9 +374,8 @@ export interface Limit<in Args> {
 export type Interrupt = "cancel" | "block"
 
 /**
- * The policy for a call whose handler had started when its process ended, so that nothing tells whether the call had
- * its effect, once its run is resumed: it is tried again, reported to the model as unknown, put to a person, or ends
- * the run.
+ * Policy, once a run is resumed, for a call whose handler had started when its process ended, leaving its effect
+ * unknown: retry it, report it to the model as unknown, ask a person, or end the run.
  *
  * @category models
  * @since 0.1.0
@@ -391,183 +383,179 @@ export type Interrupt = "cancel" | "block"
 export type AfterCrash = "retry" | "report" | "ask" | "fail"
 
 /**
- * Looks in the world for what a call came to of which it is not known whether it had its effect.
+ * Looks up the real outcome of a call with an unknown effect.
  *
  * @category models
  * @since 0.1.0
  */
 export type LookUp<Args, A, R> = (args: Args, call: CallContext) => Effect.Effect<Option.Option<A>, unknown, R>
 
-/** The declarations of a tool that can find out what its calls came to. */
+/** Declarations of a tool able to look up its calls' outcomes. */
 export interface Findable<P, A, R> {
   /**
-   * Looks in the world, by `call.idempotencyKey`, for what a call came to whose handler had started when its process
-   * ended: `Option.some` of the result, or `Option.none()` if it did not happen, and the call then runs. One that
-   * fails tells nothing, and the call is reported as unknown. It counts as the handler of the call, with its gates and
-   * its timeout. In place of `afterCrash`. None by default.
+   * Looks up, by `call.idempotencyKey`, the real outcome of a call whose handler had started when its process ended.
+   * `Option.some` gives the result; `Option.none()` means the call did not happen and now runs. A failing look-up
+   * leaves the outcome open, and the call is reported as unknown. It counts as the call's handler, with the same gates
+   * and timeout. Replaces `afterCrash`. None by default.
    */
   readonly lookUp?: LookUp<Schemas.Type<P>, A, R>
 }
 
-/** `E`, which is not inferred from here. Unlike `NoInfer` it is nothing but `E` where it is read. */
+/** `E`, not inferred from this position. Unlike `NoInfer` it reads as plain `E`. */
 export type Later<E> = [E][E extends unknown ? 0 : never]
 
-/** The declarations of every tool, besides its handler. */
+/** Declarations for every tool, besides its handler. */
 export interface Declarations<P, E, R, Fatal> {
-  /** The description of the tool, as the model reads it. Empty by default. */
+  /** Description for the model. Empty by default. */
   readonly description?: string
   /**
-   * The arguments that the model may send: struct fields of Effect Schemas, a Schema of an object, a Standard Schema
-   * with a JSON Schema (`z.object(…)` of Zod 4 and ArkType as they are, Valibot by `toStandardJsonSchema`), or a JSON
-   * Schema object; `{}` for none. Arguments that do not fit are answered as `invalid_arguments`, and the handler is
-   * not called. A JSON Schema is sent as it is and not checked. Describe a field with `Schema.String.annotate({
-   * description: "…" })`. A default is applied, and the model does not read it: put it into the description.
+   * Arguments of the tool: struct fields of Effect Schemas, a Schema of an object, a Standard Schema with a JSON Schema
+   * (Zod 4 and ArkType as they are, Valibot through `toStandardJsonSchema`), or a JSON Schema object; `{}` for no
+   * arguments. Mismatched arguments are answered as `invalid_arguments`, without calling the handler. A JSON Schema is
+   * sent unchanged and not checked. Describe a field with `Schema.String.annotate({ description: "…" })`. Defaults are
+   * applied but not shown to the model: mention them in the description.
    */
   readonly parameters: P
   /**
-   * Decides from the arguments whether the call makes sense. Asked first, before every start of a handler; everything
-   * but `true` or `{ valid: true }`, a failure and a timeout are a denial (`denied`), about which the error policy is
-   * not asked. The two gates together have the timeout of the tool, and no more than the run's `toolTimeout`. None by
-   * default.
+   * Decides from the arguments whether the call makes sense. Runs first, before every start of a handler. Everything
+   * but `true` or `{ valid: true }`, including a failure or a timeout, is a denial (`denied`), and the error policy is
+   * not asked. Both gates together have the tool's timeout, and no more than the run's `toolTimeout`. None by default.
    */
   readonly validate?: Gate<Schemas.Type<P>, Validation, R>
   /**
-   * Decides from the arguments whether the call is allowed. Asked second, in the same way; everything but `true` or
+   * Decides from the arguments whether the call is allowed. Runs second, in the same way. Everything but `true` or
    * `{ allowed: true }` is a denial. None by default.
    */
   readonly authorize?: Gate<Schemas.Type<P>, Authorization, R>
   /**
-   * `true` if calls wait to be allowed (`Session.approve`), or a function that returns `true` for those that do. The
-   * gates are asked before, and again when an allowed call runs. A function that fails or throws counts as `true`. Not
-   * together with `manual`. `false` by default.
+   * `true` if calls wait for approval (`Session.approve`), or a function returning `true` for the calls that must wait.
+   * The gates run before, and again when an approved call runs. A function that fails or throws counts as `true`. Not
+   * together with `manual`. Defaults to `false`.
    */
   readonly approval?: boolean | Approval<Schemas.Type<P>, R>
   /**
-   * The extent to which a person may have an approval remembered for the session, by `remember` of `Session.approve`:
-   * `"arguments"` for calls with the same arguments, `"tool"` for all calls of the tool, or for the same arguments. The
-   * calls of a sub-agent, and of a tool that has changed since (its description, parameters, hints or `version`), are
-   * asked about nevertheless. Only together with `approval`. Not at all by default.
+   * Scope in which a person may have an approval remembered for the session, through `remember` of `Session.approve`:
+   * `"arguments"` for calls with the same arguments, `"tool"` for all calls to the tool, or for the same arguments.
+   * Calls inside a sub-agent, and calls to a tool changed since (in description, parameters, hints or `version`), still
+   * need approval. Only together with `approval`. Not remembered by default.
    */
   readonly remember?: Remember
   /**
-   * The time that an approval or a manual call waits; a number is milliseconds. From then on the call counts as
-   * denied, or as unanswered. Without a limit by default.
+   * Time an approval or a manual call waits; a number is milliseconds. Afterwards the call counts as denied, or as
+   * unanswered. Unlimited by default.
    */
   readonly answerWithin?: Duration.Input | "infinity"
   /**
-   * The tool changes nothing, and starts during the reply (`Policy.start`); a function decides from the arguments,
-   * once they are whole and decoded. A function that throws or returns anything but `true` counts as `false`. `false`
-   * by default.
+   * `true` for a tool that changes nothing and may start during the reply (`Policy.start`); a function decides from the
+   * complete, decoded arguments. A function that throws or returns anything but `true` counts as `false`. Defaults to
+   * `false`.
    */
   readonly readOnly?: boolean | ((args: Schemas.Type<P>) => boolean)
   /**
-   * A hint for a user interface, as in MCP: it may destroy something; a function decides from the arguments
-   * (`Tool.isDestructive`). A function that throws or returns anything but `false` counts as `true`. `false` by
-   * default.
+   * Hint for a user interface, as in MCP: `true` if the tool may destroy something; a function decides from the
+   * arguments (`Tool.isDestructive`). A function that throws or returns anything but `false` counts as `true`. Defaults
+   * to `false`.
    */
   readonly destructive?: boolean | ((args: Schemas.Type<P>) => boolean)
   /**
-   * `true` as in MCP: to run it again with the same arguments changes nothing more. A call that was interrupted by the
-   * end of its process is then tried again (`afterCrash`). `false` by default.
+   * `true`, as in MCP, if a repeated call with the same arguments changes nothing more. A call interrupted by the end
+   * of its process is then retried (`afterCrash`). Defaults to `false`.
    */
   readonly idempotent?: boolean
-  /** A hint, as in MCP: it reaches what is outside of the application. `false` by default. */
+  /** Hint, as in MCP: `true` if the tool reaches outside the application. Defaults to `false`. */
   readonly openWorld?: boolean
   /**
-   * The policy for a call whose handler had started when its process ended, once its run is resumed: `"retry"` runs it
-   * again, with the same `call.idempotencyKey` and the next `call.attempt`; `"report"` answers it as an error
-   * (`unknown_effect`) that tells the model so; `"ask"` puts it to a person, whose answer becomes the result; `"fail"`
-   * ends the run as `ToolFailed`. Not together with `lookUp`. `"retry"` by default for a call that is `readOnly` or
-   * `idempotent`, else `"report"`.
+   * Policy, once a run is resumed, for a call whose handler had started when its process ended. `"retry"` runs it
+   * again, with the same `call.idempotencyKey` and the next `call.attempt`. `"report"` answers it with an error telling
+   * the model (`unknown_effect`). `"ask"` asks a person, whose answer becomes the result. `"fail"` ends the run as
+   * `ToolFailed`. Not together with `lookUp`. Defaults to `"retry"` for a `readOnly` or `idempotent` call, otherwise to
+   * `"report"`.
    */
   readonly afterCrash?: AfterCrash
   /**
    * `"exclusive"` runs alone, `"shared"` beside others; a function decides from the arguments. A function that throws
-   * or returns anything but `"shared"` counts as `"exclusive"`. While a handler of the run is alive that refused to
-   * stop, an exclusive call waits for one grace period and is then answered as cancelled. The policy's by default,
-   * which is `"shared"`.
+   * or returns anything but `"shared"` counts as `"exclusive"`. While a handler that refused to stop is still alive in
+   * the run, an exclusive call waits for one grace period and is then answered as cancelled. Defaults to the policy's
+   * setting, which is `"shared"`.
    */
   readonly concurrency?: Concurrency | ((args: Schemas.Type<P>) => Concurrency)
   /**
-   * `"block"` lets the handler finish within the grace period when the run or its siblings stop, `"cancel"` has it
-   * interrupted; a function decides from the arguments. A function that throws or returns anything but `"cancel"`
-   * counts as `"block"`: what it does is not cut in half. The policy's by default, which is `"cancel"`.
+   * `"block"` lets the handler finish within the grace period when the run or its siblings stop; `"cancel"` interrupts
+   * the handler. A function decides from the arguments. A function that throws or returns anything but `"cancel"`
+   * counts as `"block"`, so that its work is not cut in half. Defaults to the policy's setting, which is `"cancel"`.
    */
   readonly interrupt?: Interrupt | ((args: Schemas.Type<P>) => Interrupt)
   /**
-   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit, and `{ total, idle }` limits the
-   * time without progress as well. When it is over the handler is interrupted, its later outcome is dropped, and the
-   * call is answered once it has ended: after the grace period, five seconds at most, also if it has not. The run's
-   * `toolTimeout` by default.
+   * Time limit of a call; a number is milliseconds, `"infinity"` is no limit, and `{ total, idle }` also limits the
+   * time without progress. At the limit the handler is interrupted, its later outcome is dropped, and the call is
+   * answered once the handler has ended, or after the grace period, at most five seconds. Defaults to the run's
+   * `toolTimeout`.
    */
   readonly timeout?: TimeoutInput
   /**
-   * Repeats a handler that failed, within the timeout of the call; `call.attempt` counts. `Schedule.while` chooses
-   * which failures, by `input`. After a stop of the run no attempt starts, and the last failure is the call's. Never
-   * by default.
+   * Repeats a failed handler within the call's timeout, counted in `call.attempt`. `Schedule.while` selects failures by
+   * `input`. After the run is stopped no attempt starts, and the last failure is the call's. Never by default.
    */
   readonly retry?: Schedule.Schedule<unknown, unknown, never, R>
   /**
-   * The policy of the run after a call of this tool failed, in place of the run's own `onToolError`: `"continue"`,
-   * `"halt"`, or a function `(call, error)` that returns an Effect of a `Tool.ErrorDecision`. It is also asked about
-   * calls with `invalid_arguments` or `truncated_arguments`, which never ran. Write it after the handler, from which
-   * the type of `error` comes; name a handler that is an `Effect.fn` in a `const` before the tool. A handler that
-   * fails in several ways is one `Effect.gen`, or has their union as `failure`. The run's by default.
+   * Policy of the run after a failed call of this tool, replacing the run's `onToolError`: `"continue"`, `"halt"`, or a
+   * function `(call, error)` returning an Effect with a `Tool.ErrorDecision`. It also decides about calls with
+   * `invalid_arguments` or `truncated_arguments`, which never ran. Write it after the handler, which gives `error` its
+   * type; name an `Effect.fn` handler in a `const` before the tool. For a handler failing in several ways, use one
+   * `Effect.gen`, or declare their union as `failure`. Defaults to the run's policy.
    */
   readonly onToolError?: OnToolError<Fatal, R, Later<E>>
   /**
-   * The number of handlers that may run at once under a key, over all runs that share `Limits.Keyed`. A call waits for
-   * its permits in its place among its siblings, and its timeout starts after that. None by default.
+   * Limits on concurrent handlers by key, across all runs sharing `Limits.Keyed`. A call waits for its permits in its
+   * place among its siblings; its timeout starts afterwards. None by default.
    */
   readonly limits?: ReadonlyArray<Limit<Schemas.Type<P>>>
   /**
-   * The number of characters (UTF-16 code units) of a result that the model reads; `0` or `Infinity` for all of them.
-   * `Policy.resultCut` says what is kept of a longer one. Errors have their own limit. `Policy.resultLimit` by
-   * default.
+   * Longest result read by the model, in characters (UTF-16 code units); `0` or `Infinity` for no limit.
+   * `Policy.resultCut` selects the kept part of a longer result. Errors have their own limit. Defaults to
+   * `Policy.resultLimit`.
    */
   readonly maxResultChars?: number
-  /** The one line that the model reads of a `compact` tool. Its description by default. */
+  /** One-line summary of a `compact` tool, read by the model. Defaults to its description. */
   readonly summary?: string
-  /** `true` if the model is offered one line, and asks the `tool_help` tool for the schema. `false` by default. */
+  /** `true` to offer the model one line; it requests the schema through the `tool_help` tool. Defaults to `false`. */
   readonly compact?: boolean
   /**
-   * A text that changes with what the tool does, such as a hash. It is recorded with a run: a call that a model made,
-   * or a person approved, for one version is denied where the tool has another one by then, or is gone. None by
+   * Text changing with the tool's behavior, such as a hash. It is recorded with a run: a call made by a model or
+   * approved by a person for one version is denied if the tool has another version by then, or is gone. None by
    * default.
    */
   readonly version?: string
-  /** The data that you attach to the tool. Neither Heddle nor the model reads it. `{}` by default. */
+  /** Your own data on the tool, ignored by Heddle and hidden from the model. Defaults to `{}`. */
   readonly metadata?: Json.JsonObject
 }
 
 /**
- * The values that a handler may produce under a success schema. While the compiler reads a handler before it knows the
- * schema, `S` is `never`: then the handler's own value must not be held to the rest of this union.
+ * Values a handler may produce under a success schema. While the compiler reads a handler before knowing the schema,
+ * `S` is `never`: the handler's own value must not be held to the rest of this union then.
  */
 type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
   : S["Type"] | ToolOutcomes.AskUser | ToolOutcomes.Content | ToolOutcomes.Halt
 
 /**
- * The effect of a handler as it was written, to infer it from; nothing while it is being read. It forbids nothing but
- * a promise, for which the compiler shows the text.
+ * The handler's effect as written, for inference; nothing while being read. Forbids only promises, for which the
+ * compiler shows the text.
  */
 type Written<H> = [H] extends [never] ? unknown
   : [H] extends [PromiseLike<unknown>] ? "return an Effect: call.promise((signal) => …)"
   : H extends Effect.Effect<unknown, unknown, unknown> ? H | Effect.Effect<unknown, unknown, unknown>
   : Effect.Effect<unknown, unknown, unknown>
 
-/**
- * The value that a tool produces: the type of its success schema, or without one the value that its handler returns.
- */
+/** Value produced by a tool: the type of its success schema, or the handler's return value without a schema. */
 export type Produces<S extends Schema.Constraint, H> = unknown extends S["Type"] ?
   0 extends 1 & Returned<H> ? unknown : Exclude<Returned<H>, ToolOutcomes.AskUser | ToolOutcomes.Halt>
   : S["Type"]
 
-/** The value that the effect of a handler succeeds with. */
+/** Success value of a handler's effect. */
 type Returned<H> = H extends Effect.Effect<infer A, unknown, unknown> ? A : never
 
 /**
- * The declaration of a tool. Public as `Tool.Options`.
+ * Declaration of a tool. Public as `Tool.Options`.
  *
  * @category options
  * @since 0.1.0
@@ -581,28 +569,27 @@ export interface Options<
   Fatal = never
 > extends Declarations<P, E, R, Fatal>, Findable<P, Produced<S>, R> {
   /**
-   * Encodes the result before it is written for the model, and holds the handler to its type. Without it the tool
-   * produces what its handler returns.
+   * Encodes the result before it is written for the model, and checks the handler's type. Without a schema the tool
+   * produces the handler's return value.
    */
   readonly success?: S
   /**
-   * Encodes what the handler reports before it is written for the model. Without it the fields of an error are written
-   * as the schema of its class says, and of any other error its tag, its name, its message and its own texts, numbers
-   * and booleans: never a cause, a stack, a request or a response, and at most 8,192 characters. An error that does
-   * not fit the schema is written like that, too.
+   * Encodes a reported failure before it is written for the model. Without a schema, error fields are written by the
+   * schema of the error's class; other errors are written with their tag, name, message and own strings, numbers and
+   * booleans, never with a cause, stack, request or response, and with at most 8,192 characters. An error not matching
+   * the schema is written the same way.
    */
   readonly failure?: Schema.ConstraintCodec<E, unknown, R, R>
   /**
-   * The code that runs: an Effect of the result, of `Tool.content`, `Tool.askUser` or `Tool.halt`. A `manual` tool has
-   * none.
+   * Code to run: an Effect with the result, `Tool.content`, `Tool.askUser` or `Tool.halt`. Left out of a `manual` tool.
    */
   readonly handler?: (
     args: Schemas.Type<P>,
     call: CallContext
   ) => Written<H> & Effect.Effect<Produced<S>, E, R>
   /**
-   * `true` if calls are handed to the caller, whose `Session.answer` gives the result, and never run. `false` by
-   * default.
+   * `true` if calls never run here but are handed to the caller, who gives the result through `Session.answer`.
+   * Defaults to `false`.
    */
   readonly manual?: boolean
 }

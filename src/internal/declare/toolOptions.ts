@@ -1,7 +1,6 @@
 /**
- * The options of a tool, and the tools of a run. An invalid option is misuse and throws, naming the tool and the
- * option, before anything runs; a function that returns a promise where an Effect is required fails with such a message
- * when it is called.
+ * Tool options, and the tools of a run. An invalid option is misuse and throws before anything runs, naming the tool
+ * and the option. A function returning a promise instead of an Effect fails with such a message when called.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -32,11 +31,11 @@ const limit = Values.described(
   "{ key, permits }: a text or a function (args, call), and a whole number above 0"
 )
 
-/** An option that a tool may decide from the arguments of a call. */
+/** Makes the kind of an option that a function may decide from the call's arguments. */
 const byArguments = (kind: Values.Kind): Values.Kind =>
   Values.described(Values.either(kind, Values.fn), `${kind.right}, or a function of the arguments`)
 
-/** The options of every tool, besides its handler. */
+/** Options for every tool, besides its handler. */
 export const declarations = {
   description: Values.text,
   parameters: Values.checkedLater,
@@ -77,7 +76,7 @@ const knownOptions = {
 
 const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
 
-/** Fields of a tool besides its options, which may be those of another tool, changed. */
+/** Fields of a finished tool besides its options: options may be another tool, changed. */
 const knownOfTools = {
   name: Values.anything,
   encodeSuccess: Values.anything,
@@ -86,11 +85,11 @@ const knownOfTools = {
   "~heddle/Output": Values.anything
 } satisfies NamesOf<Omit<Declared.Any, keyof typeof knownOptions>>
 
-/** Throws for options that no tool can be made of. */
+/** Throws for options no tool can be made from. */
 export const check = (name: string, options: Readonly<Record<string, unknown>>): void => {
   const given = Object.entries(options).filter(([option]) => !Object.hasOwn(knownOfTools, option))
   checkNames(`Tool.make(${JSON.stringify(name)})`, Object.fromEntries(given), knownOptions)
-  // A flag that a program has computed to nothing is a mistake of that program.
+  // A flag computed as `undefined` is a mistake in the program.
   for (const flag of flags) {
     if (flag in options && options[flag] === undefined) refuse(name, `${flag} must be ${knownOptions[flag].right}`)
   }
@@ -102,7 +101,7 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   checkAfterCrash(name, options)
 }
 
-/** A call that is handed over is not run here, so that its tool's gates would never be asked. */
+/** Refuses gates on manual tools: their calls do not run here, so the gates would never be asked. */
 const checkGates = (name: string, options: Readonly<Record<string, unknown>>): void => {
   for (const gate of ["validate", "authorize"]) {
     const value = options[gate]
@@ -113,7 +112,7 @@ const checkGates = (name: string, options: Readonly<Record<string, unknown>>): v
   }
 }
 
-/** A function that declares no parameters cannot misread them. */
+/** Checks the error policy. A function without declared parameters cannot misread them. */
 const checkOnToolError = (name: string, value: unknown): void => {
   if (value === undefined || value === null || value === "continue" || value === "halt") return
   if (typeof value !== "function" || (value.length !== 2 && value.length !== 0)) {
@@ -121,7 +120,7 @@ const checkOnToolError = (name: string, value: unknown): void => {
   }
 }
 
-/** A manual call is decided by the caller who runs it. */
+/** Checks approvals. A manual call is decided by the caller running it. */
 const checkApproval = (name: string, { approval, manual, remember }: Readonly<Record<string, unknown>>): void => {
   if (remember !== undefined && (approval ?? false) === false) {
     refuse(name, "remember is about approvals, and no call of the tool waits for one: give approval as well")
@@ -132,7 +131,7 @@ const checkApproval = (name: string, { approval, manual, remember }: Readonly<Re
   }
 }
 
-/** A manual call has no handler whose effect could be unknown. */
+/** Checks crash policies. A manual call has no handler with an unknown effect. */
 const checkAfterCrash = (name: string, { afterCrash, lookUp, manual }: Readonly<Record<string, unknown>>): void => {
   if (afterCrash !== undefined && lookUp !== undefined) {
     refuse(name, "lookUp finds out what afterCrash would decide without knowing: give one of the two")
@@ -147,10 +146,10 @@ const checkAfterCrash = (name: string, { afterCrash, lookUp, manual }: Readonly<
   }
 }
 
-// Options that a tool may decide from the arguments of a call. Each has two answers: a careful one, and one that a
-// function has to return by name. There is this one place where they are asked.
+// Options a tool may decide from a call's arguments. Each has two answers: a careful one, and one a function must
+// return explicitly. They are evaluated only here.
 
-/** The answers that only a tool that says so has, and the careful ones. */
+/** Answers a tool must give explicitly, and the careful ones. */
 const free = { readOnly: true, destructive: false, concurrency: "shared", interrupt: "cancel" } as const
 const careful = { readOnly: false, destructive: true, concurrency: "exclusive", interrupt: "block" } as const
 
@@ -165,8 +164,8 @@ const consequences: { readonly [Option in ByArguments]: string } = {
 }
 
 /**
- * Returns the answer of an option for a call, `usual` where the tool says nothing, or what the function of the tool
- * threw.
+ * Returns an option's answer for a call: `usual` if the tool declares nothing, or the error thrown by the tool's
+ * function.
  */
 export const asked = <Option extends ByArguments>(
   tool: Declared.Any,
@@ -186,7 +185,7 @@ export const asked = <Option extends ByArguments>(
   }
 }
 
-/** Returns the answer that counts if the function of an option threw or returned neither answer, with a warning. */
+/** Returns the careful answer and a warning, after an option's function threw or returned neither answer. */
 export const broken = <Option extends ByArguments>(
   tool: Declared.Any,
   option: Option
@@ -195,13 +194,13 @@ export const broken = <Option extends ByArguments>(
   message: `${option} of tool "${tool.name}" threw; ${consequences[option]}`
 })
 
-/** Returns a flag as a tool declares it for all of its calls: the careful answer where it depends on the arguments. */
+/** Returns a tool's flag for all of its calls: the careful answer if it depends on the arguments. */
 export const declared = (tool: Declared.Any, option: "readOnly" | "destructive"): boolean | undefined =>
   typeof tool[option] === "function" ? careful[option] : tool[option]
 
 /**
- * Returns a hash of what people and models read of a tool, and of what it says about itself. Of a function it counts
- * that there is one: what it returns depends on the arguments. A tool whose code changes has another `version`.
+ * Returns a hash of everything people and models read about a tool, and of its own declarations. For a function only
+ * its presence counts, since its answers depend on the arguments. A tool with changed code needs another `version`.
  */
 export const hashOf = (tool: Declared.Any): Effect.Effect<string> => {
   const { approval, compact, description, destructive, idempotent, metadata, name, openWorld, parameters } = tool
@@ -212,11 +211,11 @@ export const hashOf = (tool: Declared.Any): Effect.Effect<string> => {
   return Json.digest([Object.fromEntries(known), Json.toJson(parameters.jsonSchema), Json.toJson(metadata)])
 }
 
-/** Tells whether a call is read-only, without a warning. */
+/** Returns whether a call is read-only, without a warning. */
 export const isReadOnly = (tool: Declared.Any, args: unknown): boolean =>
   Result.getOrElse(asked(tool, "readOnly", args, false), () => false)
 
-/** Tells whether a call is destructive, without a warning. */
+/** Returns whether a call is destructive, without a warning. */
 export const isDestructive = (tool: Declared.Any, args: unknown): boolean =>
   Result.getOrElse(asked(tool, "destructive", args, false), () => true)
 
@@ -238,7 +237,7 @@ export const timeout = (name: string, input: Declared.TimeoutInput): Declared.Ti
 
 export type Handler = (args: unknown, call: Declared.CallContext) => Effect.Effect<unknown, unknown, any>
 
-/** The misuse of a tool's handler, as an error that says how to fix it. */
+/** Returns the error for a misused handler, stating how to fix the tool. */
 export const handlerMistake = (name: string, handler: unknown): Error | undefined => {
   if (handler === undefined) return undefined
   if (typeof handler !== "function") {
@@ -254,12 +253,12 @@ export const handlerMistake = (name: string, handler: unknown): Error | undefine
   return undefined
 }
 
-/** The tools of a run by name, in the order in which the model reads them. */
+/** A run's tools by name, in the order the model reads them. */
 export type Toolbox = ReadonlyMap<string, Declared.Any>
 
 /**
- * The application's tools, replaced in place by the caller's of the same name, and then the caller's others. Throws for
- * a handler that cannot be called.
+ * Combines the application's tools, each replaced in place by the caller's tool of the same name, with the caller's
+ * other tools. Throws for a handler that cannot be called.
  */
 export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyArray<Declared.Any>): Toolbox => {
   const tools = new Map<string, Declared.Any>()
@@ -275,15 +274,15 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
   return tools
 }
 
-/** A tool that the model is not offered, and why. Public as part of `Event.ChatResult`. */
+/** A tool not offered to the model, with the reason. Public as part of `Event.ChatResult`. */
 export interface LeftOut {
   readonly name: string
   readonly reason: string
 }
 
 /**
- * The tools that a model can be offered, and those that it cannot: arguments are one object to every provider, and a
- * whole request is refused for one tool whose parameters are none.
+ * Splits tools into those a model can be offered and those it cannot: arguments are one object for every provider,
+ * which refuses a whole request because of one tool with other parameters.
  */
 export const offered = (tools: Toolbox): { readonly tools: Toolbox; readonly leftOut: ReadonlyArray<LeftOut> } => {
   const leftOut = Array.from(tools.values()).flatMap((tool): ReadonlyArray<LeftOut> => {
@@ -297,13 +296,13 @@ export const offered = (tools: Toolbox): { readonly tools: Toolbox; readonly lef
   return { tools: new Map(Array.from(tools).filter(([name]) => !names.has(name))), leftOut }
 }
 
-/** The parameters of a tool as the model reads them: one object. */
+/** Returns a tool's parameters as read by the model: one object. */
 export const parametersOf = ({ parameters: { jsonSchema } }: Declared.Any): Declared.Definition["parameters"] =>
   Result.getOrElse(objectOf(jsonSchema), () => jsonSchema)
 
-// Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool that returns the
-// schema. Help is answered from the tools of the run; a compact tool that is called without a required argument answers
-// with its usage, so that the model learns the schema from its mistake.
+// Compact tools: the model is offered one line per tool instead of a schema, and a `tool_help` tool returning the
+// schema. Help is answered from the run's tools. A compact tool called without a required argument answers with its
+// usage, so the model learns the schema from its mistake.
 
 const helpName = "tool_help"
 
@@ -340,8 +339,8 @@ const helpTool: Declared.Definition = {
 }
 
 /**
- * The tools as the model reads them. One that the model has to call is described in full although it is compact. A tool
- * of the caller's that is named `tool_help` takes the place of ours.
+ * Returns the tools as read by the model. A compact tool the model must call is described in full. A caller's tool
+ * named `tool_help` replaces ours.
  */
 export const definitions = (
   tools: Toolbox,
@@ -353,7 +352,7 @@ export const definitions = (
   return needsHelp ? [...told, helpTool] : told
 }
 
-/** The answer to a call of `tool_help`, when there is a compact tool to help with. */
+/** Answers a `tool_help` call, if any tool is compact. */
 export const help = (call: Message.ToolCall, tools: Toolbox): Declared.Outcome | undefined => {
   const compact = Array.from(tools.values()).filter((tool) => tool.compact)
   if (call.name !== helpName || compact.length === 0) return undefined
@@ -367,23 +366,23 @@ export const help = (call: Message.ToolCall, tools: Toolbox): Declared.Outcome |
     : { _tag: "Ok", value: wanted.map(full) }
 }
 
-/** The usage of a compact tool that was called without a required argument. */
+/** Returns the usage of a compact tool called without a required argument. */
 export const missingArguments = (call: Message.ToolCall, tool: Declared.Any): string | undefined => {
   if (!tool.compact) return undefined
   return requiredOf(tool).some((name) => !Object.hasOwn(call.arguments ?? {}, name)) ? usage(tool) : undefined
 }
 
-// Functions of the caller's that are `async` where an Effect or a value is wanted. The types forbid it, and programs
-// without types do it. The promise is observed, so that a rejection ends no process, and the error says how to fix it.
+// Caller functions that are `async` where an Effect or a value is expected. The types forbid it, but untyped programs
+// do it. The promise is observed, so its rejection ends no process, and the error states the fix.
 
 /**
- * Recognizes a promise whose `then` may be called here. A promise of another kind may begin its work with its `then`,
- * and stays as lazy as it is.
+ * Returns `true` for a promise whose `then` may be called here. Other promises may begin their work in `then`, and stay
+ * lazy.
  */
 const isNative = (value: object): value is Promise<unknown> =>
   value instanceof Promise || Object.prototype.toString.call(value) === "[object Promise]"
 
-/** Tells whether a value is a promise, which is observed. */
+/** Returns whether a value is a promise, and observes the promise. */
 export const isPromise = (value: unknown): boolean => {
   try {
     if (typeof value !== "object" || value === null || !("then" in value)) return false
@@ -396,14 +395,14 @@ export const isPromise = (value: unknown): boolean => {
 
 const ignore = (): void => {}
 
-/** Says what a function of the caller's gave in the place of what it is to give, and how to fix it. */
+/** Misuse of a caller's function: names what was returned instead of the expected value, and the fix. */
 export class Misuse extends TypeError {}
 
-/** Returns the mistake of a `subject` that gave a promise, if it did. Its rejection is handled then. */
+/** Returns the error for a `subject` that returned a promise, if any, and handles the promise's rejection. */
 export const promised = (subject: string, value: unknown, wanted = "return an Effect: call.promise(…)") =>
   isPromise(value) ? new Misuse(`${subject} returned a Promise; ${wanted}`) : undefined
 
-/** Returns the mistake of a promise that was to be the outcome of a call, as `promised` does. */
+/** Returns the error for a promise returned as a call's outcome, as `promised` does. */
 export const promisedOutcome = (
   subject: string,
   value: unknown,
@@ -415,7 +414,7 @@ export const promisedOutcome = (
     : ToolOutcomes.toolError("invalid_return", call, { detail: cause.message, cause: value })
 }
 
-/** The effect that `evaluate` returns, evaluated at once. What it throws is a defect. */
+/** Evaluates `evaluate` at once and returns its effect. Exceptions become defects. */
 export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
   try {
     return evaluate()
@@ -425,8 +424,8 @@ export const attempt = <A, E, R>(evaluate: () => Effect.Effect<A, E, R>): Effect
 }
 
 /**
- * Returns what a function of the caller's gave, a value or an Effect, as an Effect. A promise is neither, and a defect
- * that names `subject`.
+ * Converts a caller function's return value, a value or an Effect, to an Effect. A promise is a defect naming
+ * `subject`.
  */
 export const toEffect = <A, E, R>(
   given: A | Effect.Effect<A, E, R>,

@@ -1,6 +1,6 @@
 /**
- * The kinds of values that options have. Each list of options names the kind of each option, and `checkNames` holds the
- * values to it where the options enter, so that no later code meets a value that it does not know.
+ * Kinds of option values. Each option list names the kind of every option; `checkNames` checks the values where options
+ * enter, so later code never meets an unknown value.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -12,19 +12,21 @@ import * as Json from "../json.ts"
 
 type Accepts = (value: unknown) => boolean
 
-/** The parts of a value that are checked in their turn, and what an error may show of it. */
+/** Parts of a value checked in turn, and whether errors may show the value. */
 interface Parts {
-  /** The list of the options that an accepted object has. */
+  /** Option list of an accepted object. */
   readonly inner?: OptionKinds
-  /** The kind of each element of an accepted list, or of each value of an accepted object. */
+  /** Kind of each element in an accepted list, or of each value in an accepted object. */
   readonly each?: Kind
-  /** The kinds of which an accepted value has one. */
+  /** Alternative kinds; an accepted value has one of these. */
   readonly among?: ReadonlyArray<Kind>
-  /** Tells whether an error may show a wrong value. A secret in the wrong form is still one. `true` by default. */
+  /**
+   * `false` if errors must not show a wrong value: a secret in the wrong form is still a secret. Defaults to `true`.
+   */
   readonly isShown?: boolean
 }
 
-/** The kind of a value: what a right one is, in words, and the test of it. */
+/** A kind of value: a description of right values, and their test. */
 export class Kind {
   readonly right: string
   readonly accepts: Accepts
@@ -40,7 +42,7 @@ export class Kind {
     return this.parts.isShown !== false
   }
 
-  /** The list of the options that an accepted object may have. */
+  /** Options an accepted object may have. */
   get inner(): OptionKinds | undefined {
     return this.parts.inner ?? this.parts.among?.find(({ inner }) => inner !== undefined)?.inner
   }
@@ -51,7 +53,7 @@ export class Kind {
   }
 }
 
-/** The kinds of options by name. */
+/** Option kinds by name. */
 export interface OptionKinds {
   readonly [name: string]: Kind
 }
@@ -60,7 +62,7 @@ const isText: Accepts = (value) => typeof value === "string"
 const isList: Accepts = (value) => Array.isArray(value)
 const isFunction: Accepts = (value) => typeof value === "function"
 
-/** A value that is checked where it is used, with an error of its own that names it. */
+/** A value checked where it is used, with its own error naming the value. */
 export const checkedLater: Kind = new Kind("", () => true)
 
 /** A value of any type. */
@@ -75,7 +77,7 @@ export const map: Kind = new Kind("a Map", (value) => value instanceof Map)
 export const fn: Kind = new Kind("a function", isFunction)
 export const schedule: Kind = new Kind("a Schedule", (value) => Schedule.isSchedule(value))
 
-/** A secret. It is never shown. */
+/** A secret, never shown. */
 export const secret: Kind = new Kind(
   "a Redacted text: Redacted.make(key)",
   (value) => Redacted.isRedacted(value) && isText(Redacted.value(value)),
@@ -108,12 +110,12 @@ const units: ReadonlySet<string> = new Set([
   "nanoseconds"
 ])
 
-/** Tells whether an object is no duration: its other members would be ignored. */
+/** Returns `true` if an object is not a duration: its other members would be ignored. */
 const hasOtherUnits = (input: unknown): boolean =>
   Json.isObject(input) && !Duration.isDuration(input) &&
   (Object.keys(input).length === 0 || Object.keys(input).some((unit) => !units.has(unit)))
 
-/** The duration that an option gives, if it is one: a `Duration.Input`, or "infinity". */
+/** Reads a duration option: a `Duration.Input` or "infinity". */
 export const readDuration = (input: unknown): Duration.Duration | undefined => {
   if (input === "infinity") return Duration.infinity
   if (Number.isNaN(input) || hasOtherUnits(input)) return undefined
@@ -125,7 +127,7 @@ const finiteForm = `milliseconds, "30 seconds"`
 
 const durationOf = (range: string, accepts: (millis: number) => boolean, forms: string): Kind =>
   new Kind(`a ${forms === finiteForm ? "finite " : ""}duration ${range} (${forms})`, (value) => {
-    // A number is milliseconds already. Each run asks some times.
+    // Numbers already are milliseconds. Every run checks a few durations.
     if (typeof value === "number") return accepts(value)
     const duration = readDuration(value)
     return duration !== undefined && accepts(Duration.toMillis(duration))
@@ -137,19 +139,19 @@ export const durationOrNone: Kind = durationOf("of zero or more", (millis) => mi
 
 const timeLimits = { total: duration, idle: duration }
 
-/** Tells whether a value is to be `{ total, idle }`, and no duration in units. */
+/** Returns `true` for `{ total, idle }`, as opposed to a duration in units. */
 export const isTimeLimits = (value: unknown): value is { readonly [Limit in keyof typeof timeLimits]?: unknown } =>
   Json.isObject(value) && !Duration.isDuration(value) &&
   Object.entries(value).some(([name, limit]) => limit !== undefined && !units.has(name))
 
-/** The time that a call may take: all of it, and its silence. */
+/** Time limits of a call: total, and without progress. */
 export const timeout: Kind = new Kind(
   `${duration.right}, or { total, idle } with one or both of them`,
   (value) => duration.accepts(value) || isTimeLimits(value),
   { among: [duration, new Kind("an object", isTimeLimits, { inner: timeLimits })] }
 )
 
-/** A duration that Effect reads by itself, which does not know "infinity". */
+/** A duration read by Effect itself, which does not know "infinity". */
 export const plainDuration: Kind = new Kind(
   `a duration above zero (milliseconds, "30 seconds", Infinity)`,
   (value) => value !== "infinity" && duration.accepts(value)
@@ -173,13 +175,13 @@ export const oneOf = (...words: ReadonlyArray<unknown>): Kind =>
     (value) => words.includes(value)
   )
 
-/** A list of values of one kind. */
+/** A list with values of one kind. */
 export const listOf = (each: Kind, things: string): Kind =>
   new Kind(`a list of ${things}`, isList, { each, isShown: each.isShown })
 
 export const texts: Kind = listOf(text, "texts")
 
-/** An object whose own values are of one kind. */
+/** An object whose own values have one kind. */
 export const recordOf = (each: Kind, things: string): Kind =>
   new Kind(`an object of ${things}`, (value) => Json.isObject(value), { each, isShown: each.isShown })
 
@@ -191,10 +193,10 @@ export const either = (...among: readonly [Kind, ...ReadonlyArray<Kind>]): Kind 
     { among, isShown: among.every(({ isShown }) => isShown) }
   )
 
-/** An object that has options of its own. */
+/** An object with its own options. */
 export const options = (inner: OptionKinds): Kind => new Kind("an object", (value) => Json.isObject(value), { inner })
 
-/** An object that has the named ones of its options, or else each of them. */
+/** An object with required options: the named ones, or all. */
 export const required = (inner: OptionKinds, names: ReadonlyArray<string> = Object.keys(inner)): Kind =>
   new Kind(
     "an object",
@@ -202,7 +204,6 @@ export const required = (inner: OptionKinds, names: ReadonlyArray<string> = Obje
     { inner }
   )
 
-/** An Effect, or anything that a caller may give in place of one. */
 export const effect: Kind = new Kind("an Effect", (value) => Effect.isEffect(value))
 
 export const layer: Kind = new Kind("a Layer", (value) => Layer.isLayer(value))
@@ -210,17 +211,17 @@ export const layer: Kind = new Kind("a Layer", (value) => Layer.isLayer(value))
 /** The same kind in other words. */
 export const described = (kind: Kind, right: string): Kind => new Kind(right, kind.accepts, kind.parts)
 
-/** The same kind of a value that may hold a secret: an error does not show it. */
+/** The same kind for values possibly holding a secret, never shown by errors. */
 export const hidden = (kind: Kind): Kind => new Kind(kind.right, kind.accepts, { ...kind.parts, isShown: false })
 
-/** An object of texts that may hold secrets: headers, environment variables. */
+/** An object of texts possibly holding secrets: headers, environment variables. */
 export const hiddenTexts: Kind = recordOf(hidden(text), "texts")
 
-/** Returns the options that are given. A program without types leaves one out as `null`. */
+/** Returns the given options. An untyped program may pass `null` for a left-out option. */
 export const given = <A extends object>(options: A): A =>
   Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined && value !== null)) as A
 
-/** The same options, each of which may be `null`, which counts as left out. */
+/** The same options, where `null` counts as left out. */
 export const nullable = <Kinds extends { readonly [name: string]: Kind }>(
   kinds: Kinds
 ): { readonly [Name in keyof Kinds]: Kind } =>
@@ -231,10 +232,10 @@ export const nullable = <Kinds extends { readonly [name: string]: Kind }>(
     ])
   ) as { readonly [Name in keyof Kinds]: Kind }
 
-/** Limit of the characters of a value that an error shows. */
+/** Longest value shown in an error, in characters. */
 const longestValue = 64
 
-/** A wrong value, as an error shows it: never more than a short text, a number or what it is. */
+/** Describes a wrong value for an error: a short text, a number, or its type. */
 export const shown = ({ isShown }: Kind, value: unknown): string => {
   if (typeof value === "function") {
     return `a function of ${value.length} ${value.length === 1 ? "argument" : "arguments"}`
@@ -249,28 +250,28 @@ export const shown = ({ isShown }: Kind, value: unknown): string => {
   return typeof value === "symbol" ? "a symbol" : String(value)
 }
 
-/** An object that may be of any make. Whether it can be read is found out where it is. */
+/** An object of any make. Whether it can be read shows at its use. */
 export const objectLike: Kind = new Kind("an object", (value) => typeof value === "object" && value !== null)
 
 /** A TCP port. */
 export const port: Kind = new Kind("a port from 0 to 65535", (value) => isWhole(value, 0) && Number(value) <= 65_535)
 
-/** A function that decides whether a call may run. */
+/** A function deciding whether a call may run. */
 export const gate: Kind = described(fn, "a function (args, call)")
 
-/** The policy after a failed call. The number of parameters of a function is checked where it is used. */
+/** Policy after a failed call. A function's parameter count is checked at its use. */
 export const onToolError: Kind = described(
   either(oneOf("continue", "halt", null), fn),
   `"continue", "halt" or a function (call, error)`
 )
 
-/** A Schema of Effect. */
+/** A Schema from Effect. */
 export const schema: Kind = new Kind("a Schema", (value) => Schema.isSchema(value))
 
-/** A tool of another library: an object, or a class that is one. */
+/** A tool from another library: an object, or a class standing for a tool. */
 export const toolLike: Kind = new Kind("a tool", (value) => isFunction(value) || Json.isObject(value))
 
-/** A tool of Heddle. */
+/** A Heddle tool. */
 export const tool: Kind = new Kind(
   "a tool made with Tool.make",
   (value) => Json.isObject(value) && isText(value["name"]) && Json.isObject(value["parameters"])
@@ -278,7 +279,7 @@ export const tool: Kind = new Kind(
 
 export const tools: Kind = listOf(tool, "tools made with Tool.make")
 
-/** The tools of a client, as a journal has them. */
+/** Client tools, as recorded in a journal. */
 export const clientTools: Kind = listOf(
   described(
     required({ name: text, description: text, parameters: record }),
@@ -287,7 +288,7 @@ export const clientTools: Kind = listOf(
   "tools of a client"
 )
 
-/** An agent of Heddle. */
+/** A Heddle agent. */
 const agent: Kind = new Kind(
   "an agent made with Agent.make",
   (value) => Json.isObject(value) && isText(value["name"]) && isFunction(value["run"])
@@ -295,13 +296,13 @@ const agent: Kind = new Kind(
 
 export const agents: Kind = listOf(agent, "agents made with Agent.make")
 
-/** The given options, and the standard ones in place of those that are left out or `undefined`. */
+/** Returns the given options, with standard values for options left out or `undefined`. */
 export const filled = <Options extends object>(standard: Options, given: Partial<Options>): Options => ({
   ...standard,
   ...Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
 })
 
-/** A policy. Its schema lists the words that each decision accepts. */
+/** A policy. Its schema lists the accepted words for each decision. */
 export const policyOf = ({ fields }: { readonly fields: object }): Kind =>
   options({ ...wordsOf(fields), maxConcurrency: count, maxTurns: count, resultLimit: limit })
 
