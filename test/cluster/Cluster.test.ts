@@ -51,7 +51,7 @@ const runner = (tool: Tool.Any, drain: Duration.Input) =>
   Effect.gen(function*() {
     const scope = yield* Scope.fork(yield* Effect.scope)
     const run = () => ({ tools: [tool] as unknown as [], maxConcurrency: 1 })
-    const layer = Layer.merge(Cluster.layer({ run, term: "200 millis" }), SessionClient.layer).pipe(
+    const layer = Layer.merge(Cluster.layer({ run, term: "3 seconds" }), SessionClient.layer).pipe(
       Layer.provide(casting({ go: [[["a", "work", {}], ["b", "work", {}]], "Done"] })),
       Layer.provide(clusterOf(drain))
     )

@@ -217,7 +217,7 @@ describe("a reply that the store does not take", () => {
     )
     const model = casting({ go: [[["a", "act", {}]], "Done"] }, asked)
     const layer = Layer.mergeAll(
-      Cluster.layer({ run: () => ({ tools: [acting(world, "act")] as unknown as [] }), term: "200 millis" }),
+      Cluster.layer({ run: () => ({ tools: [acting(world, "act")] as unknown as [] }), term: "3 seconds" }),
       SessionClient.layer
     ).pipe(Layer.provide(model), Layer.provideMerge(store), Layer.provideMerge(TestRunner.layer))
     return Effect.gen(function*() {

@@ -188,7 +188,7 @@ describe("a reader that comes back with an offset, and stays", () => {
         bounds: { streams: 1_000, writes: 1_000 },
         joinMillis: 0,
         poll: "10 millis",
-        term: "300 millis"
+        term: "3 seconds"
       })
       const { hub } = partsOf(served)
       const open = (query = "") => Effect.promise(() => served.open("GET", `${at}/s1/events${query}`))

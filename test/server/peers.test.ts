@@ -299,7 +299,7 @@ describe("a run that another process began", () => {
         serve([agent], model, {
           store: process(name, store) as Layer.Layer<Session.Store>,
           joinMillis: 0,
-          term: "1 second"
+          term: "4 seconds"
         })
       const here = yield* start("here", later.model)
       const first = Script.layer([[Script.text("one"), Script.toolCall("c0", "hold"), Script.finish("tool_calls")]])
@@ -337,7 +337,7 @@ describe("a run that another process began", () => {
       const [here, there] = [told(), told()]
       const start = (name: string, { model }: { readonly model: Layer.Layer<Adapter.Adapter> }, poll: number) => {
         const services = process(name, store) as Layer.Layer<Session.Store>
-        return serve([agent], model, { store: services, joinMillis: 0, term: "1 second", poll })
+        return serve([agent], model, { store: services, joinMillis: 0, term: "4 seconds", poll })
       }
       // It does not search, and learns of the loss where it renews its claim.
       const site = yield* start("here", here, 3_600_000)

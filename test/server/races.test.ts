@@ -667,7 +667,7 @@ describe("a session of two servers", () => {
         ...Context.get(context, Session.Store),
         claimUnfinished: () => Effect.succeed([])
       })
-      const here = yield* serve([helper()], first.model, { store: blind, term: "1500 millis" })
+      const here = yield* serve([helper()], first.model, { store: blind, term: "4 seconds" })
       yield* post(here, `${at}/s1/messages?wait=false`, { content: "one" })
       yield* first.say("lost")
       const there = yield* serve([helper()], second.model, { store, poll: "20 millis" })

@@ -1334,7 +1334,6 @@ describe("answers", () => {
         store: layer,
         drain: 1,
         poll: 20,
-        term: 200,
         joinMillis: 0
       }
       const content = JSON.stringify([{ id: "c0", name: "risky" }])
@@ -1343,6 +1342,8 @@ describe("answers", () => {
         yield* send(url, { path: `${at}/s1/messages?wait=false`, body: { content }, headers: bearer("ann") })
         yield* Deferred.await(began)
       }))
+      // The call was at work, so that the claim stays until it ends, or is taken away.
+      assert.isTrue(yield* Effect.provide(Session.revoke("ann:s1"), layer))
       const { url } = yield* serve([agent], obedient, options)
       const ask = (sending: Sending, token = "ann") => send(url, { ...sending, headers: bearer(token) })
       const { text } = yield* until(
@@ -1384,7 +1385,7 @@ describe("answers", () => {
           })
       })
       const agent = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [risky] }) })
-      const options = { store: layer, drain: 1, poll: 20, term: 200, joinMillis: 0 }
+      const options = { store: layer, drain: 1, poll: 20, joinMillis: 0 }
       const ids: Array<string> = []
       /** Approves what waits in a process, and leaves it as it was left by the one before. */
       const approve = (url: string, query = "") =>
@@ -1406,6 +1407,7 @@ describe("answers", () => {
           yield* approve(url, "?wait=false")
           yield* Deferred.await(attempt)
         }))
+        assert.isTrue(yield* Effect.provide(Session.revoke("local:s1"), layer))
       }
       const { url } = yield* serve([agent], obedient, options)
       const open = (text: string) => JSON.parse(text).suspensions.map(({ id }: any) => id)

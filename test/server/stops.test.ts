@@ -197,7 +197,7 @@ describe("a stop that the next owner honours", () => {
       const key = "local:s1"
       // The first process leaves the run with a call at work, and a stop in the journal.
       yield* Effect.gen(function*() {
-        const site = yield* serve(agents, calling, { store: Layer.succeed(Session.Store, store), term: 300 })
+        const site = yield* serve(agents, calling, { store: Layer.succeed(Session.Store, store) })
         yield* Effect.promise(() => site.ask("POST", `${at}/s1/messages?wait=false`, { content: "go" }))
         yield* until("a call", Effect.provideService(recordsOf(key), Session.Store, store), (records) =>
           records.some(({ _tag }) =>
@@ -205,7 +205,8 @@ describe("a stop that the next owner honours", () => {
           ))
       }).pipe(Effect.scoped)
       yield* Effect.provideService(Session.stop(key, { by: "ann" }), Session.Store, store)
-      const site = yield* serve(agents, calling, { store: Layer.succeed(Session.Store, store), term: 300 })
+      assert.isTrue(yield* Effect.provideService(Session.revoke(key), Session.Store, store))
+      const site = yield* serve(agents, calling, { store: Layer.succeed(Session.Store, store) })
       const ended = yield* until("the end", Effect.provideService(toldOf(key), Session.Store, store), (events) =>
         events.some(({ _tag }) =>
           _tag === "ChatCompleted"
