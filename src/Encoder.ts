@@ -1,6 +1,6 @@
 /**
- * The seam that writes a value as the text a model reads. An encoder is pure: the same value always gives the same
- * text. Whatever it fails or dies with makes the call an `encoding_failed` error and nothing more.
+ * The seam writing a value as text for the model. An encoder is pure: equal values give equal text. A failing or dying
+ * encoder makes the call an `encoding_failed` error and nothing more.
  *
  * @since 0.1.0
  */
@@ -20,7 +20,9 @@ import * as Tool from "./Tool.ts"
  * @since 0.1.0
  */
 export interface Service {
-  /** The text for a value. It must not depend on anything else. A failure makes the call an `encoding_failed` error. */
+  /**
+   * Returns the text for a value. It must depend on nothing else. A failure makes the call an `encoding_failed` error.
+   */
   readonly encode: (value: unknown) => Effect.Effect<string, unknown>
 }
 
@@ -39,7 +41,7 @@ const stringify = (value: unknown): string => {
 const write = (value: unknown, envelope: (reason: unknown) => unknown): string => {
   if (typeof value === "string") return value
   if (!ToolOutcomes.isBranded(value)) return stringify(value)
-  // Written around its value, since a member without a JSON form would vanish unnoticed.
+  // Written around its value: a member without a JSON form would vanish unnoticed.
   if (value._tag === "Ok") return `{"ok":${stringify(value.value)}}`
   return value._tag === "Error" ? stringify(envelope(value.error)) : stringify(value)
 }
@@ -49,14 +51,14 @@ const encodeWith = (text: (value: unknown) => string): Service => ({
 })
 
 /**
- * The default: strings as they are, everything else as JSON; `undefined` is written as `null`. `Tool.ok(x)` becomes
- * `{"ok": x}`. Functions, symbols and cycles fail.
+ * The default: strings unchanged, everything else as JSON, `undefined` as `null`. `Tool.ok(x)` becomes `{"ok": x}`.
+ * Functions, symbols and cycles fail.
  *
- * `Tool.error(reason)` becomes an envelope `{"error": message}`. Where the runtime made the error it has a `code`, the
- * reason of the `ToolError`. Other errors have `details` where there are any: what the schema of the error's class
- * writes, or without one its tag, its name and those of its own fields that are texts, numbers or booleans. An error
- * without a message shows its tag or its name. Its cause, its stack, a request and a response are never written, and
- * no key in a URL. The same holds of errors that stand in a list or in data that a handler failed with, at any depth.
+ * `Tool.error(reason)` becomes an envelope `{"error": message}`. An error made by the runtime adds a `code`, the
+ * `ToolError` reason. Other errors add `details`, if any: the output of the error class's schema or, without a schema,
+ * the error's tag, name, and own fields holding text, numbers or booleans. An error without a message shows its tag or
+ * its name. The encoder never writes an error's cause, stack, request or response, nor a key in a URL. The same applies
+ * to errors inside a list or inside data a handler failed with, at any depth.
  *
  * **Example** (What a model reads)
  *
@@ -80,7 +82,7 @@ const encodeWith = (text: (value: unknown) => string): Service => ({
  */
 export const json: Service = encodeWith((value) => write(value, errorEnvelope))
 
-/** A reason as ALLM's inspection writes it: identifiers (symbols here) get a leading colon. */
+/** A reason as written by ALLM's inspection: identifiers (symbols here) get a leading colon. */
 const inspect = (reason: unknown): string => {
   if (typeof reason === "symbol") return `:${reason.description ?? ""}`
   if (!(reason instanceof Tool.ToolError)) return describedText(reason)
@@ -89,8 +91,7 @@ const inspect = (reason: unknown): string => {
 }
 
 /**
- * The encoder that writes errors as ALLM does: a debug rendering of the reason, with `:name` for an identifier
- * (`Symbol.for("name")`).
+ * Writes errors like ALLM: a debug rendering of the reason, with `:name` for an identifier (`Symbol.for("name")`).
  *
  * **Example** (A debug rendering)
  *
@@ -106,7 +107,7 @@ const inspect = (reason: unknown): string => {
  */
 export const allm: Service = encodeWith((value) => write(value, (reason) => ({ error: inspect(reason) })))
 
-/** An object without a JSON form (a cycle, as a rule) is written as its keys; nothing else without one has a text. */
+/** Writes an object without a JSON form (usually a cycle) as its keys; nothing else without a JSON form has a text. */
 const jsonOrKeys = (value: unknown): string => {
   const json = Result.try({ try: () => stringify(value), catch: (cause) => cause })
   return Result.isFailure(json) && typeof value === "object" && value !== null
@@ -127,9 +128,9 @@ const plainText = (value: unknown): string => {
 }
 
 /**
- * The encoder that writes as falai does, in plain words: a failure as `Tool execution failed: <reason>`, nothing as
- * `Tool executed successfully`, strings as they are, everything else as JSON, and a value with a cycle as the list of
- * its keys. It goes with `Policy.falai`.
+ * Writes like falai, in plain words: a failure as `Tool execution failed: <reason>`, nothing as
+ * `Tool executed successfully`, strings unchanged, everything else as JSON, and a value with a cycle as its key list.
+ * It goes with `Policy.falai`.
  *
  * **Example** (In plain words)
  *
@@ -148,7 +149,7 @@ const plainText = (value: unknown): string => {
 export const falai: Service = encodeWith(plainText)
 
 /**
- * The encoder of a run. A Context reference: without a layer it is {@link json}.
+ * The run's encoder. A Context reference: {@link json} without a layer.
  *
  * @category references
  * @since 0.1.0

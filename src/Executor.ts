@@ -1,7 +1,7 @@
 /**
- * The seam that runs one tool call, in a scope of its own. Whatever goes wrong inside the handler becomes an outcome;
- * only a caller's mistake is a defect, and interruption of the caller stays interruption. An executor neither retries
- * nor times out: that is the runner's.
+ * The seam running one tool call, in its own scope. Everything failing inside the handler becomes an outcome; only a
+ * caller's mistake is a defect, and interrupting the caller stays an interruption. Retries and timeouts belong to the
+ * runner, not to an executor.
  *
  * @since 0.1.0
  */
@@ -23,8 +23,8 @@ import type * as Tool from "./Tool.ts"
  */
 export interface Service {
   /**
-   * Runs one call. `args` are its arguments, already decoded by the tool's parameters; `call` reaches the handler as it
-   * is. It yields an outcome whatever the handler does.
+   * Runs one call. `args` are its arguments, decoded by the tool's parameters; `call` reaches the handler unchanged.
+   * Succeeds with an outcome whatever the handler does.
    */
   readonly execute: <T extends Tool.Any>(
     tool: T,
@@ -84,10 +84,10 @@ const run = (tool: Tool.Any, handler: ToolOptions.Handler, args: unknown, call: 
   })
 }
 
-/** A value of the handler's own is a result; an outcome it returned counts only if it is well formed. */
+/** Turns any other value into a result; a returned outcome counts only if well formed. */
 const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
   try {
-    // Nothing but the runtime makes one, and nothing else reads it.
+    // Suspensions are made and read only by the runtime.
     if (ToolOutcomes.isSuspended(value)) return value as unknown as Tool.Outcome
     if (!ToolOutcomes.isBranded(value)) {
       const error = ToolOptions.promisedOutcome("the handler", value, call)
@@ -99,7 +99,7 @@ const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.
   }
 }
 
-/** The outcome of a handler that failed, died or was interrupted. */
+/** Outcome of a handler after a failure, a defect or an interruption. */
 const crashed = (tool: Tool.Any, cause: Cause.Cause<unknown>): Tool.Outcome => {
   const reported = Cause.findError(cause)
   if (Result.isSuccess(reported)) return { _tag: "Error", error: reported.success }
@@ -119,7 +119,7 @@ const failed = (
 })
 
 /**
- * The executor of a run. A Context reference: without a layer it is {@link direct}.
+ * The run's executor. A Context reference: {@link direct} without a layer.
  *
  * @category references
  * @since 0.1.0

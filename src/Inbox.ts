@@ -1,6 +1,6 @@
 /**
  * Messages into a running run: a person says "not that file" while the agent works. Each message has one fate: a step
- * got it, it was withdrawn, or it was refused since the run ended without it.
+ * received the message, the message was withdrawn, or it was refused because the run ended first.
  *
  * @since 0.1.0
  */
@@ -17,9 +17,9 @@ import * as Message from "./Message.ts"
 import * as Thread from "./Thread.ts"
 
 /**
- * The fate of a message. `Delivered`: the request of that step has the message. `Refused`: the run ended without it, by
+ * Fate of a message. `Delivered`: the step's request contains the message. `Refused`: the run ended first, by
  * `"finished"`, `"waiting"` for an answer, `"stopped"`, `"failed"`, `"max_turns"`, `"halted"` by a tool or by
- * `haltWhen`, or the name of the rule that ended the run. `Withdrawn`: by {@link Inbox.withdraw}.
+ * `haltWhen`, or the name of the rule ending the run. `Withdrawn`: by {@link Inbox.withdraw}.
  *
  * @category models
  * @since 0.1.0
@@ -27,65 +27,65 @@ import * as Thread from "./Thread.ts"
 export type Fate = InboxRule.Fate
 
 /**
- * A message that was accepted.
+ * An accepted message.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Sent {
-  /** The id of the message. */
+  /** Message id. */
   readonly id: string
-  /** Waits for the fate of the message. */
+  /** Waits for the message's fate. */
   readonly fate: Effect.Effect<Fate>
 }
 
 /**
- * The options of a message.
+ * Options of a message.
  *
  * @category options
  * @since 0.1.0
  */
 export interface SendOptions {
   /**
-   * The id of the message. The same message under the same id is accepted once; another message under that id is a
+   * Message id. Sending the same message again under its id changes nothing; sending another message under that id is a
    * defect. A new id by default.
    */
   readonly id?: string | undefined
   /**
-   * The path of a call, such as `"c0"` or `"c0/c1"`, whose handler has a run under way: that run gets the message, of
-   * several the one begun last. Where none is under way, the message is refused with `"finished"`. The run of the inbox
-   * gets it by default.
+   * Path of a call, such as `"c0"` or `"c0/c1"`: the run inside its handler gets the message; of several such runs, the
+   * latest. If none is running, the message is refused with `"finished"`. By default the inbox's own run gets the
+   * message.
    */
   readonly to?: string | undefined
 }
 
 /**
- * The inbox of a run: the option `inbox` of `Chat.run` and `Chat.stream`. Messages are delivered in the order in which
- * they are accepted, those that are due together in one request.
+ * The inbox of a run: the `inbox` option of `Chat.run` and `Chat.stream`. Messages are delivered in the order of
+ * acceptance. Messages due at the same time share one request.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Inbox {
   /**
-   * Sends a message that the run gets before its next step, and before its end where it would complete. Not before the
-   * first step: the run begins with messages of its own.
+   * Sends a message for the run's next step, or before its end if it would complete. Never delivered before the first
+   * step: the run begins with messages of its own.
    */
   readonly steer: (content: Message.Content, options?: SendOptions) => Effect.Effect<Sent>
-  /** Sends a message that the run gets when it would complete: another step follows, within `maxTurns`. */
+  /** Sends a message for the moment the run would complete: another step follows, within `maxTurns`. */
   readonly follow: (content: Message.Content, options?: SendOptions) => Effect.Effect<Sent>
-  /** Takes a message back. `false` if there is none of this id, or if its fate is known. */
+  /** Withdraws a message. Succeeds with `false` if the id is unknown, or if the message already has its fate. */
   readonly withdraw: (id: string) => Effect.Effect<boolean>
-  /** The fate of a message. `undefined` if there is no message of this id, or while its fate is open. */
+  /** Returns the fate of a message. `undefined` if the id is unknown, or while the fate is open. */
   readonly fate: (id: string) => Effect.Effect<Fate | undefined>
-  /** The messages, as a run takes them. */
+  /** The messages as consumed by a run. */
   readonly letters: InboxRule.Letters
 }
 
 const optionNames = Values.nullable({ id: Values.name, to: CallPaths.kind } satisfies NamesOf<SendOptions>)
 
 const messageOf = (content: Message.Content): Message.Message => {
-  // The caller may change what it has given.
+  // The caller may later change the given content.
   const message = Message.user(Json.copy(content))
   const valid = Thread.validate([message])
   if (Result.isFailure(valid)) throw new TypeError(`a message of an inbox: ${valid.failure.message}`)
@@ -100,9 +100,9 @@ const isSame = (letter: InboxRule.Letter, mode: InboxRule.Mode, { content }: Mes
  *
  * **Details**
  *
- * Messages wait for the run until it takes the inbox. Once the run has ended, a message is refused with the reason of
- * that end, until another run takes the inbox. An inbox that another run has is a defect, and so is a content that is
- * no message. An inbox lives in its process: a session takes messages that survive it.
+ * Messages wait until a run takes the inbox. Once the run has ended, new messages are refused with that run's end as
+ * the reason, until another run takes the inbox. Passing an inbox already taken by another run is a defect, and so is
+ * content unfit for a message. An inbox lives in its process; for messages surviving the process, use a session.
  *
  * **Example** (A word to a run that works)
  *

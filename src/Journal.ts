@@ -1,6 +1,6 @@
 /**
- * The journals of sessions, as stores keep them: records, claims, and the errors of stores. Programs that only use
- * sessions do not need this module. Programs that implement a store, read journals, or catch the errors of stores do.
+ * Session journals as kept by stores: records, claims, and store errors. Programs only using sessions do not need this
+ * module; it is for implementing a store, reading journals, or catching store errors.
  *
  * @since 0.1.0
  */
@@ -83,10 +83,10 @@ export type { Fold } from "./internal/session/kept.ts"
 export type { Next, Summary } from "./internal/session/state.ts"
 
 /**
- * Describes the problems of a whole journal's records, in their order. A journal that operations have written has
- * none. `RunStarted`, `StepCompleted`, `RunEnded` and later `Opened` records have a fingerprint of the records before
- * them: one that is missing, doubled, moved or altered there is named. The records behind the last fingerprint are
- * checked by their places alone. A store refuses a record whose text was altered when it reads the record.
+ * Describes the problems in a whole journal's records, in order. A journal written by operations has no problems.
+ * `RunStarted`, `StepCompleted`, `RunEnded` and later `Opened` records carry a fingerprint of the preceding records,
+ * which exposes every missing, doubled, moved or altered record. Records after the last fingerprint are checked only by
+ * their position. A store refuses a record with altered text while reading the record.
  *
  * **Example** (A run without a start)
  *
@@ -107,8 +107,8 @@ export type { Next, Summary } from "./internal/session/state.ts"
 export const check: (records: ReadonlyArray<Records.Record>) => ReadonlyArray<string> = States.problemsOf
 
 /**
- * Returns the fold of a journal before its first record. A reader that follows a session applies each record as it
- * comes, and asks the session at that version, in place of loading it again.
+ * Returns a journal's fold before its first record. A reader following a session applies each arriving record, and asks
+ * for the session at that version, rather than loading it again.
  *
  * **Example** (The work that is left after each record)
  *
@@ -140,7 +140,7 @@ export const check: (records: ReadonlyArray<Records.Record>) => ReadonlyArray<st
 export const fold: (id: string) => Kept.Fold = Kept.fold
 
 /**
- * Returns the summary that an append at this version passes to the store, of a session that was loaded or folded.
+ * Returns the summary of a loaded or folded session, for an append at this version to pass to the store.
  *
  * **Example** (The title of a session)
  *
@@ -162,8 +162,8 @@ export const fold: (id: string) => Kept.Fold = Kept.fold
 export const summaryOf = ({ state }: Pick<Kept.Kept, "state">): States.Summary => States.summaryOf(state)
 
 /**
- * Lists the ids of the journals of the runs that the handler of a call has started, and not those of the runs within
- * these. The runs of the handlers of a nested run are listed by its own id.
+ * Lists the journal ids of runs started directly by a call's handler. Runs nested inside those are not included: list
+ * them by the nested run's own id.
  *
  * **Example** (The journal of a sub-agent)
  *
@@ -206,8 +206,8 @@ export const nestedIn = (
   }))
 
 /**
- * Claims a session and does not read it: `Session.claim` of the claim reads the session, and renews the claim. The
- * claim belongs to the caller, who releases it. Fails with a `SessionClaimed` if another owner holds it.
+ * Claims a session without reading it: `Session.claim`, given the claim, reads the session and renews the claim. The
+ * claim belongs to the caller, who must release it. Fails with a `SessionClaimed` if another owner holds the claim.
  *
  * **Example** (A claim that another fiber works under)
  *
@@ -235,9 +235,9 @@ export const claim: (
 ) => Effect.Effect<Claims.HeldClaim, Claims.SessionClaimed | Journals.StoreError, Journals.Store> = Claims.take
 
 /**
- * Claims up to `limit` sessions with work left whose claim is free or has ended, longest ended first. Concurrent owners
- * get different sessions. `Session.claim` of a claim reads its session, and renews the claim. The claims belong to the
- * caller, who releases them.
+ * Claims up to `limit` sessions with unfinished work and a free or expired claim, longest expired first. Concurrent
+ * owners get different sessions. `Session.claim`, given a claim, reads its session and renews the claim. The claims
+ * belong to the caller, who must release them.
  *
  * **Example** (A worker in a few lines)
  *

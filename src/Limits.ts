@@ -1,7 +1,7 @@
 /**
- * The things that a whole tree of runs has to share: permits, a deadline, permits by name. They are Context references,
- * so that a run which a handler starts inherits them through the handler's fiber, and no caller passes them along. A
- * handler that waits for a run it started holds no permit, so that a tree never waits for itself.
+ * Limits shared by a whole tree of runs: permits, a deadline, and permits by name. They are Context references: a run
+ * started by a handler inherits them through the handler's fiber, and no caller passes them along. A handler waiting
+ * for a nested run holds no permit, so a tree never waits for itself.
  *
  * @since 0.1.0
  */
@@ -20,8 +20,8 @@ import { KeyedPermits } from "./internal/permits/permits.ts"
 import * as Inherited from "./internal/stop/inherited.ts"
 
 /**
- * The number of handlers that may run at once, over all runs that inherit it. Without one, the outermost run makes its
- * own, of its `maxConcurrency`.
+ * Maximum number of concurrent handlers, over all inheriting runs. Without a value, the outermost run makes its own
+ * permits, as many as its `maxConcurrency`.
  *
  * @category references
  * @since 0.1.0
@@ -29,8 +29,8 @@ import * as Inherited from "./internal/stop/inherited.ts"
 export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Inherited.Permits
 
 /**
- * The time of the clock, in milliseconds since 1970, at which what runs here is stopped. A handler reads what
- * is left of its run's deadline, without what is kept for a last answer of the model.
+ * Clock time, in milliseconds since 1970, at which running work is stopped. A handler reads its run's deadline, less
+ * the reserve for a last answer from the model.
  *
  * @category references
  * @since 0.1.0
@@ -40,18 +40,18 @@ export const CurrentDeadline: Context.Reference<number | undefined> = Inherited.
 export type { DeadlineInput } from "./internal/ask/options.ts"
 
 /**
- * A set of keys with permits. {@link layer} makes one.
+ * A set of keys with permits, made by {@link layer}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Keyed {
-  /** The number of keys that have permits which are held or waited for. */
+  /** Number of keys whose permits are held or awaited. */
   readonly size: number
 }
 
 /**
- * The permits by key that `Tool.Options.limits` uses. Without a layer there is one set of keys for the process.
+ * Keyed permits used by `Tool.Options.limits`. Without a layer, the process has a single set of keys.
  *
  * @category references
  * @since 0.1.0
@@ -59,7 +59,7 @@ export interface Keyed {
 export const Keyed: Context.Reference<Keyed> = Inherited.Keyed as unknown as Context.Reference<Keyed>
 
 /**
- * The time that is left until {@link CurrentDeadline}: `Duration.infinity` without one, zero once it has passed.
+ * Time left until {@link CurrentDeadline}: `Duration.infinity` without a deadline, zero after it has passed.
  *
  * **Example** (What a handler has left)
  *
@@ -85,23 +85,23 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
 )
 
 /**
- * The limits that all runs below a layer share.
+ * Limits shared by all runs below a layer.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
   /**
-   * The number of handlers that run at once, over all of these runs. A number that is no positive integer is a defect.
-   * The bound of each run by default.
+   * Maximum number of concurrent handlers, over all these runs. Anything but a positive integer is a defect. By default
+   * each run has its own limit.
    */
   readonly permits?: number | undefined
   /**
-   * The budget of all of these runs together: one account, while the layer lives. A run that it does not suffice for
-   * ends (`RuleEnded` with the rule `budget`). No bound by default.
+   * Joint budget for all these runs: one account, as long as the layer lives. A run exceeding it ends (`RuleEnded` with
+   * the rule `budget`). Unbounded by default.
    */
   readonly budget?: Budget.Budget | undefined
-  /** The time for all of these runs together, from the building of the layer on. No bound by default. */
+  /** Joint time limit for all these runs, starting when the layer is built. Unbounded by default. */
   readonly deadline?: Duration.Input | undefined
 }
 
@@ -112,7 +112,7 @@ const optionNames = {
 } satisfies NamesOf<Options>
 
 /**
- * Limits that all runs below this layer share. With `permits`, these runs have keyed permits of their own, too.
+ * Provides limits shared by all runs below this layer. With `permits`, these runs also get their own keyed permits.
  *
  * **Example** (Eight handlers at once, whatever runs)
  *

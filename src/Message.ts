@@ -1,6 +1,7 @@
 /**
- * The messages exchanged with a model, and the tool calls inside them. Everything here is immutable plain data that
- * round-trips through JSON; what the runtime knows about a message stands in typed fields, `metadata` is the caller's.
+ * Messages exchanged with a model, and the tool calls they contain. Everything here is immutable plain data and
+ * round-trips through JSON. Typed fields hold the runtime's knowledge about a message; `metadata` belongs to the
+ * caller.
  *
  * @since 0.1.0
  */
@@ -9,7 +10,7 @@ import * as ToolOutcomes from "./internal/declare/outcome.ts"
 import * as Json from "./internal/json.ts"
 
 /**
- * The author of a message: `system` instructs, `user` asks, `assistant` is the model, `tool` answers one tool call.
+ * Message author: `system` instructs, `user` asks, `assistant` is the model, `tool` answers one tool call.
  *
  * @category schemas
  * @since 0.1.0
@@ -25,9 +26,8 @@ export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
 export type Role = (typeof Role)["Type"]
 
 /**
- * The reason why a call's arguments cannot be trusted: the text was no JSON, it or a piece of it never arrived, it was
- * cut off by the token limit, it was JSON but no object, or it nests deeper than 256 levels. Such a call is answered
- * and never run.
+ * Reason not to trust a call's arguments: the text was not JSON, never arrived in full, was cut off by the token limit,
+ * was JSON but not an object, or nests deeper than 256 levels. Such a call is answered and never run.
  *
  * @category schemas
  * @since 0.1.0
@@ -49,28 +49,28 @@ export const ArgumentsLost = Schema.Literals([
 export type ArgumentsLost = (typeof ArgumentsLost)["Type"]
 
 /**
- * One request of the model to run a tool.
+ * One tool call requested by the model.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
-  /** The id by which the call is answered. Unique in its thread. */
+  /** Call id, to which the answer refers. Unique in its thread. */
   id: Schema.String,
-  /** The name of the tool, as the model wrote it. */
+  /** Tool name, as written by the model. */
   name: Schema.String,
-  /** The parsed arguments. `{}` when they were lost (`argumentsLost`). */
+  /** Parsed arguments. `{}` if lost (`argumentsLost`). */
   arguments: Schema.Record(Schema.String, Json.Opaque),
-  /** The JSON text that the arguments were parsed from. Left out when there was none. */
+  /** JSON text of the arguments before parsing. Absent without such text. */
   rawArguments: Schema.optionalKey(Schema.String),
   /**
-   * The reason why the arguments cannot be trusted. The call is answered with an error and never run. Left out when
-   * they can.
+   * Reason not to trust the arguments. The call is answered with an error and never run. Absent for trustworthy
+   * arguments.
    */
   argumentsLost: Schema.optionalKey(ArgumentsLost),
-  /** `true` for a call that the provider has run itself. It is listed, and neither run nor answered here. */
+  /** `true` for a call already run by the provider. Such a call is listed, and neither run nor answered here. */
   providerExecuted: Schema.optionalKey(Schema.Boolean),
-  /** The data that the adapter or you attach to the call. `{}` by default. */
+  /** Data attached to the call by you or the adapter. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
@@ -81,7 +81,7 @@ export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
  * @since 0.1.0
  */
 export class TextPart extends Schema.Opaque<TextPart>()(Schema.Struct({
-  /** The kind of the part. */
+  /** Part kind. */
   type: Schema.Literal("text"),
   /** The text. */
   text: Schema.String
@@ -94,15 +94,15 @@ export class TextPart extends Schema.Opaque<TextPart>()(Schema.Struct({
  * @since 0.1.0
  */
 export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
-  /** The kind of the part. */
+  /** Part kind. */
   type: Schema.Literal("image"),
-  /** The address from which the provider fetches the image. Give this or `data`. */
+  /** Address from which the provider fetches the image. Give either this or `data`. */
   url: Schema.optionalKey(Schema.String),
-  /** The image in base64. Give this or `url`. */
+  /** The image in base64. Give either this or `url`. */
   data: Schema.optionalKey(Schema.String),
-  /** The media type, such as `"image/png"`. Needed with `data` by most providers. */
+  /** Media type, such as `"image/png"`. Most providers require it with `data`. */
   mediaType: Schema.optionalKey(Schema.String),
-  /** Fields for one protocol, under a key named after it. Other protocols ignore them. */
+  /** Fields for one protocol, under a key with its name. Other protocols ignore them. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}
 
@@ -113,37 +113,37 @@ export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
  * @since 0.1.0
  */
 export class FilePart extends Schema.Opaque<FilePart>()(Schema.Struct({
-  /** The kind of the part. */
+  /** Part kind. */
   type: Schema.Literal("file"),
-  /** The address from which the provider fetches the file. Give this or `data`. */
+  /** Address from which the provider fetches the file. Give either this or `data`. */
   url: Schema.optionalKey(Schema.String),
-  /** The file in base64, or, for a text file, its text. Give this or `url`. */
+  /** The file in base64, or the plain text of a text file. Give either this or `url`. */
   data: Schema.optionalKey(Schema.String),
-  /** The media type, such as `"application/pdf"`. Needed with `data` by most providers. */
+  /** Media type, such as `"application/pdf"`. Most providers require it with `data`. */
   mediaType: Schema.optionalKey(Schema.String),
-  /** The name that the model reads. */
+  /** File name shown to the model. */
   filename: Schema.optionalKey(Schema.String),
   /**
-   * Fields for one protocol, under a key named after it, such as
-   * `{ anthropic: { title, context, citations } }`. Other protocols ignore them.
+   * Fields for one protocol, under a key with its name, such as `{ anthropic: { title, context, citations } }`. Other
+   * protocols ignore them.
    */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}
 
 /**
- * Reasoning of the model, which is sent back unchanged.
+ * Model reasoning, sent back unchanged.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ReasoningPart extends Schema.Opaque<ReasoningPart>()(Schema.Struct({
-  /** The kind of the part. */
+  /** Part kind. */
   type: Schema.Literal("reasoning"),
-  /** The reasoning as text. `""` when the provider shows none. */
+  /** Reasoning as text. `""` if the provider reveals nothing. */
   text: Schema.String,
-  /** The provider's signature, without which it does not accept the reasoning. Left out when it gave none. */
+  /** Provider signature, required for the provider to accept the reasoning again. Absent without a signature. */
   signature: Schema.optionalKey(Schema.String),
-  /** Further data that has to be sent back, under a key named after the protocol. Other protocols ignore it. */
+  /** Further data to send back, under a key with the protocol's name. Other protocols ignore it. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}
 
@@ -170,47 +170,47 @@ export type Part = TextPart | ImagePart | FilePart | ReasoningPart
  * @since 0.1.0
  */
 export class Message extends Schema.Opaque<Message>()(Schema.Struct({
-  /** The author of the message. */
+  /** Message author. */
   role: Role,
-  /** The content: a text, or parts. */
+  /** Content: a text, or parts. */
   content: Schema.Union([Schema.String, Schema.Array(Part)]),
-  /** The name of the speaker, for providers that distinguish several users. */
+  /** Speaker name, for providers distinguishing several users. */
   name: Schema.optionalKey(Schema.String),
-  /** The id of the call that a `tool` message answers. */
+  /** Id of the call answered by a `tool` message. */
   toolCallId: Schema.optionalKey(Schema.String),
-  /** `true` when the answer of a `tool` message is an error. Left out when it is not. */
+  /** `true` if the answer in a `tool` message is an error, else absent. */
   isError: Schema.optionalKey(Schema.Boolean),
   /**
-   * The reason of the `Tool.ToolError` that a `tool` message tells, such as `"denied"`, `"timeout"` or `"cancelled"`.
-   * It is not sent to the model. Left out of a result, of an error that a handler reports, and where `Policy.callFacts`
-   * hides it.
+   * Reason of the `Tool.ToolError` reported by a `tool` message, such as `"denied"`, `"timeout"` or `"cancelled"`. It
+   * is not sent to the model. Absent for a result, for an error reported by a handler, and if `Policy.callFacts` hides
+   * the code.
    */
   code: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
-  /** The reason why a message of the model ended. `null` when the provider gave no reason. */
+  /** Reason why a model message ended. `null` if the provider gave no reason. */
   finishReason: Schema.optionalKey(Schema.NullOr(ToolOutcomes.FinishReason)),
-  /** The calls that a message of the model makes. Left out when there are none. */
+  /** Calls made by a model message. Absent without calls. */
   toolCalls: Schema.optionalKey(Schema.Array(ToolCall)),
-  /** The reasoning that has to be sent back with a message of the model. */
+  /** Reasoning to send back with a model message. */
   reasoning: Schema.optionalKey(Schema.Array(Part)),
-  /** `true` for the question of a tool that waits for the user. */
+  /** `true` for a question from a tool waiting for the user. */
   askUser: Schema.optionalKey(Schema.Boolean),
-  /** The data that you attach to the message. It is not sent to the model. `{}` by default. */
+  /** Data attached to the message by you. It is not sent to the model. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
 /**
- * A message as a caller may write it: `metadata` can be left out.
+ * A message as written by a caller: `metadata` is optional.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Input extends Omit<Message, "metadata"> {
-  /** The data that you attach to the message. It is not sent to the model. `{}` by default. */
+  /** Data attached to the message by you. It is not sent to the model. `{}` by default. */
   readonly metadata?: Message["metadata"]
 }
 
 /**
- * The content of a message: a text, or parts.
+ * Message content: a text, or parts.
  *
  * @category models
  * @since 0.1.0
@@ -218,7 +218,7 @@ export interface Input extends Omit<Message, "metadata"> {
 export type Content = Message["content"]
 
 /**
- * A system message.
+ * Makes a system message.
  *
  * **Example** (An instruction)
  *
@@ -238,7 +238,7 @@ export const system = (content: Content): Message => ({
 })
 
 /**
- * A user message.
+ * Makes a user message.
  *
  * **Example** (Asking with a picture)
  *
@@ -263,7 +263,7 @@ export const user = (content: Content): Message => ({
 })
 
 /**
- * An assistant message, with the tool calls it made, if any.
+ * Makes an assistant message, with its tool calls, if any.
  *
  * **Example** (A message with a call)
  *
@@ -284,7 +284,7 @@ export const assistant = (content: Content, toolCalls?: ReadonlyArray<ToolCall>)
     : { role: "assistant", content: Json.wellFormed(content), toolCalls, metadata: Json.none }
 
 /**
- * The answer to one tool call.
+ * Makes the answer to one tool call.
  *
  * **Example** (An answer)
  *
@@ -307,8 +307,8 @@ export const tool = (toolCallId: string, content: Content): Message => ({
 const isParts = Schema.is(Schema.Array(Part))
 
 /**
- * The answer to a call that the caller runs itself: texts and lists of parts as they are, objects as JSON, everything
- * else as it reads. A run's own encoder is not asked.
+ * Makes the answer to a call run by the caller: texts and part lists stay unchanged, objects become JSON, everything
+ * else becomes readable text. The run's encoder is not used.
  *
  * **Example** (Answering a manual call)
  *
@@ -335,7 +335,7 @@ export const answer = (toolCallId: string, value: unknown): Message => {
 }
 
 /**
- * A tool call with its arguments.
+ * Makes a tool call with its arguments.
  *
  * **Example** (A call as a model makes it)
  *
@@ -356,7 +356,7 @@ export const toolCall = (id: string, name: string, args: ToolCall["arguments"] =
 })
 
 /**
- * The text of a message: its content, or its text parts joined.
+ * Returns a message's text: its content, or its text parts joined.
  *
  * **Example** (The text of a list of parts)
  *

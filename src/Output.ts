@@ -1,6 +1,6 @@
 /**
- * Typed answers. An output holds a schema, and how the model is asked for an answer that fits; a run that has one ends
- * with a value of the schema's type.
+ * Typed answers. An output contains a schema and the way to ask the model for a fitting answer; a run with an output
+ * ends with a value of the schema's type.
  *
  * @since 0.1.0
  */
@@ -18,34 +18,34 @@ import * as Tool from "./Tool.ts"
 export type { OutputStart } from "./internal/loop/rules.ts"
 
 /**
- * A typed answer: a value of `make`.
+ * A typed answer, made by `make`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Output<out A, out R = never> {
-  /** The tool by which the model answers. `undefined` where it never does. */
+  /** Tool through which the model answers. `undefined` if it never uses a tool. */
   readonly tool: Tool.Any | undefined
-  /** `true` if the model answers by the tool alone: `mode: "tool"`. */
+  /** `true` if the model answers only through the tool: `mode: "tool"`. */
   readonly isByTool: boolean
-  /** Reads an answer as events and journals have it: encoded. */
+  /** Decodes an answer encoded for events and journals. */
   readonly decode: (encoded: unknown) => Effect.Effect<A, Schema.SchemaError, R>
-  /** Makes the rule of a run. */
+  /** Makes the rule for a run. */
   readonly rule: (start: OutputStart) => Rule<never, R>
 }
 
 /**
- * A run has no typed answer.
+ * A run ended without a typed answer.
  *
  * @category errors
  * @since 0.1.0
  */
 export class Missing extends Schema.TaggedError<Missing>("heddle/Output/Missing")("Missing", {
-  /** The outcome of the run, as one word. */
+  /** Outcome of the run, as one word. */
   reason: Schema.String,
-  /** The problems of the last answer, where there was one that does not fit. */
+  /** Problems of the last answer, if an answer failed to fit. */
   issues: Schema.optionalKey(Schema.String),
-  /** The outcome of the run. */
+  /** Outcome of the run. */
   outcome: Json.Opaque
 }) {
   override get message(): string {
@@ -55,26 +55,26 @@ export class Missing extends Schema.TaggedError<Missing>("heddle/Output/Missing"
 }
 
 /**
- * The options of an output.
+ * Options of an output.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options {
   /**
-   * The way in which the model is asked. `"native"` gives the provider the schema with each request. `"tool"` offers a
-   * tool whose parameters are the schema, and whose call is the answer. `"finalize"` runs the tools without the schema,
-   * and asks once more with it. `"auto"` is `"native"` where the adapter of a step can give it with the step's tools,
+   * Way to ask the model. `"native"` sends the schema to the provider with each request. `"tool"` offers a tool with
+   * the schema as its parameters; calling the tool is the answer. `"finalize"` runs the tools without the schema, then
+   * asks once more with it. `"auto"` is `"native"` if the step's adapter supports a schema beside the step's tools,
    * else `"tool"`. `"auto"` by default.
    */
   readonly mode?: "auto" | "native" | "tool" | "finalize" | undefined
-  /** The number of answers that do not fit, or are none, and are asked for again. 2 by default. */
+  /** Number of repeated requests after an unfitting or missing answer. 2 by default. */
   readonly retries?: number | undefined
-  /** The name of the schema, which the provider receives. `"answer"` by default. */
+  /** Schema name sent to the provider. `"answer"` by default. */
   readonly name?: string | undefined
-  /** A description of the answer for the model. None by default. */
+  /** Description of the answer for the model. None by default. */
   readonly description?: string | undefined
-  /** The name of the tool by which the model answers. `"final_answer"` by default. */
+  /** Name of the answer tool. `"final_answer"` by default. */
   readonly toolName?: string | undefined
 }
 
@@ -89,14 +89,14 @@ const knownOptions = Values.nullable(
 )
 
 /**
- * Makes an output from a schema, for the option `output` of a run.
+ * Makes an output from a schema, for a run's `output` option.
  *
  * **Details**
  *
- * An answer that does not fit is asked for again, with what does not fit. Such a repair is a turn. After `retries` of
- * them the outcome is `RuleEnded` with the rule `output`, and with `issues` and `text` as its `detail`. A run that
- * comes to `maxTurns`, or to the reserve of its deadline, makes one more call for the answer. A root that is no object
- * is the member `value` of one on the wire. A schema without a JSON Schema throws.
+ * After an unfitting answer the model is asked again, and learns what did not fit. Such a repair is a turn. After
+ * `retries` repairs the outcome is `RuleEnded` with the rule `output`, and with `issues` and `text` as its `detail`. A
+ * run reaching `maxTurns`, or its deadline reserve, makes one more call for the answer. On the wire, a root other than
+ * an object is wrapped as the member `value`. A schema without a JSON Schema throws.
  *
  * **Example** (An answer of a type)
  *
@@ -157,7 +157,7 @@ export const make = <A, I, RD, RE>(schema: Schema.Codec<A, I, RD, RE>, options: 
 }
 
 /**
- * Returns the typed answer of a result. Fails where the run has none.
+ * Returns the typed answer from a result. Fails if the run has no answer.
  *
  * **Example** (A run that ended otherwise)
  *

@@ -1,6 +1,6 @@
 /**
- * The knobs in which tool loops differ, and their presets. No policy switches a law off: every call is answered once,
- * nothing outlives a run and history stays valid under all of them.
+ * The choices on which tool loops differ, and their presets. No policy switches a law off: under every policy each call
+ * is answered once, nothing outlives a run, and history stays valid.
  *
  * @since 0.1.0
  */
@@ -15,125 +15,121 @@ import type * as Tool from "./Tool.ts"
 const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
 
 /**
- * The decisions of a run in which tool loops differ. A run takes what is not given from `standard`.
+ * A run's choices where tool loops differ. Missing choices come from `standard`.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /**
-   * The moment from which a tool may start. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts calls
-   * that are `readOnly`, as their tools declare, as soon as their arguments are final, `"onCallReady"` starts all of
-   * them; if the reply is then filtered or breaks, those that run are stopped and answered as cancelled. A reply that
-   * is cut off by the token limit keeps the calls whose arguments were final. In a session `"onCallReady"` acts as
-   * `"readOnly"`: a reply that is lost in a crash would take calls with it that had their effect.
+   * Earliest start of a tool. `"afterTurn"` waits until the reply has ended. `"readOnly"` starts calls to tools
+   * declared `readOnly` as soon as their arguments are final; `"onCallReady"` starts all calls at that point. If the
+   * reply is then filtered or breaks, running calls are stopped and answered as cancelled. A reply cut off by the token
+   * limit keeps calls with final arguments. In a session `"onCallReady"` acts as `"readOnly"`: a reply lost in a crash
+   * would otherwise lose calls after they had their effect.
    */
   start: Schema.Literals(["afterTurn", "readOnly", "onCallReady"]),
-  /**
-   * The order of tool events in the stream: that of the calls, or that in which they end. Threads are always in call
-   * order.
-   */
+  /** Order of tool events in the stream: call order or completion order. Threads are always in call order. */
   resultOrder: Schema.Literals(["request", "completion"]),
-  /** `"live"` shows a start when it happens; `"grouped"` holds the events of a call back until it has ended. */
+  /** `"live"` shows a start when it happens; `"grouped"` holds a call's events back until the call has ended. */
   toolEvents: Schema.Literals(["live", "grouped"]),
   /**
-   * The facts about calls that other tool loops do not have: `ToolQueued`, the `code` of an answer in events and
-   * messages, and the `attempt` and `waited` of `ToolExecutionStarted`. A run with `"hidden"` leaves them out.
+   * Call facts unknown to other tool loops: `ToolQueued`, the `code` of an answer in events and messages, and the
+   * `attempt` and `waited` of `ToolExecutionStarted`. A run with `"hidden"` omits them.
    */
   callFacts: Schema.Literals(["told", "hidden"]),
   /**
-   * A call of a tool that does not exist is answered with an error, or fails the turn before any tool runs.
-   * `"failTurn"` needs `start: "afterTurn"`.
+   * Response to a call to an unknown tool: an error answer, or failing the turn before any tool runs. `"failTurn"`
+   * needs `start: "afterTurn"`.
    */
   unknownTool: Schema.Literals(["answer", "failTurn"]),
-  /** The sign of a tool turn: the calls in a reply, or its finish reason alone. */
+  /** Sign of a tool turn: the calls in a reply, or its finish reason alone. */
   toolTurn: Schema.Literals(["presence", "finishReason"]),
-  /** Calls whose arguments were lost are answered with an error, or run with the arguments that there are. */
+  /** Response to a call with lost arguments: an error answer, or running it with the arguments at hand. */
   badArguments: Schema.Literals(["answer", "runWithHeaderArguments"]),
-  /** The halt that decides, of several in one turn: that of the first call, or the first to complete. */
+  /** The deciding halt if one turn has several: the first call's, or the first to complete. */
   haltPrecedence: Schema.Literals(["request", "completion"]),
-  /** The error of a reply that ends well later: it stays, or the later finish reason replaces it. */
+  /** Fate of an error if the reply later ends well: it stays, or the later finish reason replaces the error. */
   adapterErrors: Schema.Literals(["keepFirst", "lastWins"]),
-  /** The effects of a halt and of a failed call on the other calls of the turn. */
+  /** Effects of a halt or a failed call on the turn's other calls. */
   siblings: Schema.Struct({
     /**
-     * The effect of a halt: `"drain"` lets the other calls run to their end, `"abortCancelable"` interrupts those that
-     * run unless they block interruption, `"abortAll"` these as well. Calls that are interrupted are answered as
-     * cancelled. A halt finds every call running that has been admitted by then, its gates included.
+     * Effect of a halt. `"drain"` lets the other calls run to their end, `"abortCancelable"` interrupts running calls
+     * unless they block interruption, `"abortAll"` interrupts those as well. Interrupted calls are answered as
+     * cancelled. By the time of a halt, every call admitted so far counts as running, even in its gates.
      */
     onHalt: Siblings,
     /**
-     * The effect of a failed call, in the same words. `trigger` defines a failure: by default a crash, and also
-     * what a handler reports, such as a rejected `call.promise`. A failed exclusive call has no siblings.
+     * Effect of a failed call, with the same values. `trigger` defines a failure: by default a crash, or an error
+     * reported by a handler, such as a rejected `call.promise`. A failed exclusive call has no siblings.
      */
     onToolError: Siblings,
-    /** The treatment of calls that wait by then: they still run, or are skipped. */
+    /** Treatment of calls still waiting then: they still run, or are skipped. */
     queued: Schema.Literals(["run", "skip"]),
     /**
-     * The failures that count. `"crashedOrReported"`, the default: also what a handler reports, by `Effect.fail`, an
-     * effect that fails or a rejected `call.promise`. `"crashed"`: only a handler that dies, exits, takes too long or
-     * has no usable result. Calls that never ran trigger nothing.
+     * Failures having an effect. `"crashedOrReported"`, the default, also counts errors reported by a handler:
+     * `Effect.fail`, a failing effect or a rejected `call.promise`. `"crashed"` counts only handlers dying, exiting,
+     * timing out or returning no usable result. Calls that never ran trigger nothing.
      */
     trigger: Schema.Literals(["crashed", "crashedOrReported"])
   }),
-  /** The concurrency of tools without the `concurrency` option: they run beside others, or alone. */
+  /** Concurrency of tools without the `concurrency` option: beside other calls, or alone. */
   concurrency: Schema.Literals(["shared", "exclusive"]),
   /**
-   * The treatment of running tools without the `interrupt` option when they are stopped: they are interrupted, or may
-   * finish within the grace period.
+   * Treatment of stopped running tools without the `interrupt` option: they are interrupted, or may finish within the
+   * grace period.
    */
   interrupt: Schema.Literals(["cancel", "block"]),
   /**
-   * The reading of what a handler returns: it is the result, or is read as `{ success, data, error, contextUpdate }`
-   * where it has one of the first three fields.
+   * Reading of a handler's return value: always as the result, or as `{ success, data, error, contextUpdate }` if the
+   * value has one of the first three fields.
    */
   results: Schema.Literals(["plain", "resultObject"]),
   /**
-   * The number of handlers that run concurrently, where neither the options nor the application's defaults set it. Left
-   * out: twice the number of cores.
+   * Maximum number of concurrent handlers, if neither the options nor the application's defaults set a limit. If
+   * absent: twice the number of cores.
    */
   maxConcurrency: Schema.optionalKey(Schema.Int),
   /**
-   * The number of model calls that a run may make, where neither the options nor the application's defaults set it.
-   * Left out: 8.
+   * Maximum number of model calls in a run, if neither the options nor the application's defaults set a limit. If
+   * absent: 8.
    */
   maxTurns: Schema.optionalKey(Schema.Int),
   /**
-   * The number of characters (UTF-16 code units) of a tool's result that the model reads, where the tool has no
-   * `maxResultChars`; `0` or `Infinity` for all of them. The `result` of `ToolExecutionCompleted` is never cut. A JSON
-   * result that is cut is no JSON any more. A result that is submitted to a session for a manual call is cut by the
-   * policy of the run that made the call.
+   * Maximum length of a tool result for the model, in characters (UTF-16 code units), if the tool has no
+   * `maxResultChars`; `0` or `Infinity` for unlimited. The `result` of `ToolExecutionCompleted` is never cut. A cut
+   * JSON result is no longer JSON. A result submitted to a session for a manual call is cut by the policy of the run
+   * with that call.
    */
   resultLimit: Schema.Number,
   /**
-   * The part of a longer result that the model reads. `"headAndTail"` keeps both, at line ends where the lines are
-   * short enough for that, with a notice between them that counts as well; an error has 8,192 characters at most, or
-   * `resultLimit` where that is less. `"head"` keeps the first characters and puts the notice behind them, and leaves
-   * errors whole.
+   * Part of a longer result kept for the model. `"headAndTail"` keeps both ends, at line ends if the lines are short
+   * enough, with a notice between them; the notice counts as well. Errors then have at most 8,192 characters, or
+   * `resultLimit` if less. `"head"` keeps the first characters, followed by the notice, and leaves errors whole.
    */
   resultCut: Schema.Literals(["headAndTail", "head"]),
   /**
-   * The turns for which a run's `toolChoice` of `"required"` or of a named tool holds: its first one, after which the
-   * model chooses (`"auto"`) and can answer, or every turn, which then ends only by a limit or a halt. An operation of
-   * a session that continues after calls of an earlier run were settled has no first turn.
+   * Turns for which a `toolChoice` of `"required"` or of a named tool holds. Either only the run's first turn, after
+   * which the model chooses (`"auto"`) and can answer, or every turn; then a run ends only by a limit or a halt. A
+   * session operation continuing after an earlier run's calls were settled has no first turn.
    */
   toolChoice: Schema.Literals(["first", "every"]),
   /**
-   * The text that the model reads of a handler that died: that it did and no more, or also the message and the plain
-   * fields of what it died with. The model always reads what a handler reports, a rejected promise of `call.promise`
-   * included. `Encoder.allm` writes all of an error under either.
+   * Text for the model after a handler died: only the fact, or also the message and plain fields of the thrown value.
+   * The model always reads errors reported by a handler, including a rejected `call.promise`. `Encoder.allm` writes all
+   * of an error under either setting.
    */
   crashes: Schema.Literals(["hidden", "told"]),
   /**
-   * The end of a run that used up its turns: it ends as it is, or makes one more model call without tools, so that it
-   * ends in an answer.
+   * End of a run without remaining turns: it ends immediately, or makes one more model call without tools, to end with
+   * an answer.
    */
   onMaxTurns: Schema.Literals(["halt", "finalize"])
 })) {}
 
 /**
- * The default: every call is answered, calls decide whether tools run, read-only tools start during the
- * reply, the first call in the turn decides a halt.
+ * The default: every call is answered, calls decide whether tools run, read-only tools start during the reply, and the
+ * turn's first call decides a halt.
  *
  * **Example** (Changing one field)
  *
@@ -170,9 +166,9 @@ export const standard: Policy = {
 }
 
 /**
- * ALLM's behaviour where its laws allow it: an unknown tool fails the turn, the finish reason alone decides whether
- * tools run, arguments that were lost are replaced by those of the call's header, tool events come in groups, results
- * are cut for tools that ask for it only.
+ * ALLM's behaviour, as far as Heddle's laws allow: an unknown tool fails the turn, the finish reason alone decides
+ * whether tools run, the call header's arguments replace lost ones, tool events come in groups, and results are cut
+ * only for tools asking for a cut.
  *
  * **Example** (Tools start when the reply has ended)
  *
@@ -199,9 +195,9 @@ export const allm: Policy = {
 }
 
 /**
- * falai's behaviour where its laws allow it: tools start as soon as their arguments are final, run alone and block
- * interruption unless declared otherwise, results come in request order, a failure interrupts its siblings, and five
- * follow-ups are closed by an answer.
+ * falai's behaviour, as far as Heddle's laws allow: tools start as soon as their arguments are final, run alone and
+ * block interruption unless declared otherwise, results come in request order, a failure interrupts its siblings, and
+ * five follow-ups are closed by an answer.
  *
  * **Example** (Tools start as soon as they can)
  *
@@ -232,50 +228,50 @@ export const falai: Policy = {
 }
 
 /**
- * The values that a run uses where its options are silent. An option that is given, and not `null`, wins.
+ * Values for a run's missing options. An option other than `null` or `undefined` wins.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Defaults {
-  /** The decisions of runs. `Policy.standard` by default. */
+  /** Policy of runs. `Policy.standard` by default. */
   readonly policy?: Policy
-  /** The name of the model. The adapter's by default. */
+  /** Model name. The adapter's by default. */
   readonly model?: string
-  /** The freedom with which the model chooses its words, from 0 to 2. The provider's by default. */
+  /** Sampling temperature, from 0 to 2. The provider's by default. */
   readonly temperature?: number
-  /** The number of tokens that a reply may have. The adapter's by default, else the provider's. */
+  /** Maximum number of tokens in a reply. The adapter's by default, else the provider's. */
   readonly maxTokens?: number
   /**
-   * Tools that every run offers. A tool of a run replaces one of the same name, in its place; others are added. None by
-   * default.
+   * Tools offered by every run. A run's tool replaces a default tool with the same name, in its place; other tools are
+   * added. None by default.
    */
   readonly tools?: ReadonlyArray<Tool.Tool<string, any, any, any, never>>
   /**
-   * The value that handlers read as `call.context`. The `context` of a run replaces it and is not merged with it. `{}`
+   * Value for handlers to read as `call.context`. A run's own `context` replaces the whole value, without merging. `{}`
    * by default.
    */
   readonly context?: Readonly<Record<string, unknown>>
-  /** The number of model calls that a run may make. The policy's by default, else 8. */
+  /** Maximum number of model calls in a run. The policy's by default, else 8. */
   readonly maxTurns?: number
-  /** The number of handlers that run at once. The policy's by default, else twice the number of cores. */
+  /** Maximum number of concurrent handlers. The policy's by default, else twice the number of cores. */
   readonly maxConcurrency?: number
   /**
-   * The time that a call may take; a number is milliseconds, `"infinity"` is no limit, and `{ total, idle }` limits the
-   * time without progress as well. 30 seconds by default.
+   * Maximum duration of a call; a number is milliseconds, `"infinity"` means unlimited, and `{ total, idle }` also
+   * limits the time without progress. 30 seconds by default.
    */
   readonly toolTimeout?: Tool.TimeoutInput
-  /** The time that code which is stopped may take to stop; a number is milliseconds. 5 seconds by default. */
+  /** Maximum time for stopped code to stop; a number is milliseconds. 5 seconds by default. */
   readonly grace?: Duration.Input
   /**
-   * The user message that leads in the last call of a run with `structuredFinalize`. A text of one line by default,
-   * none for `""`.
+   * User message introducing the last call of a run with `structuredFinalize`. One line of text by default, none for
+   * `""`.
    */
   readonly finalizePrompt?: string
 }
 
 /**
- * The defaults of an application, as a Context reference: empty without a {@link layer}.
+ * An application's defaults, as a Context reference: empty without a {@link layer}.
  *
  * @category references
  * @since 0.1.0
@@ -285,7 +281,7 @@ export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>
 })
 
 /**
- * Provides the defaults of an application, once at its edge. They replace those of a layer around it as a whole.
+ * Provides an application's defaults, once at its edge. They replace an outer layer's defaults as a whole.
  *
  * **Example** (Two turns at most by default)
  *

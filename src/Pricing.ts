@@ -1,5 +1,5 @@
 /**
- * Prices of models, for budgets of money. The library has no prices: give it a table.
+ * Model prices, for money budgets. The library contains no prices: provide a table.
  *
  * @since 0.1.0
  */
@@ -14,25 +14,25 @@ import * as Accounts from "./internal/permits/account.ts"
 import type * as Response from "./Response.ts"
 
 /**
- * A request or a reply whose price is asked for.
+ * A request or reply to be priced.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Call {
-  /** The provider, as spans name it. */
+  /** Provider name, as in spans. */
   readonly provider: string
-  /** The name of the model. */
+  /** Model name. */
   readonly model: string
-  /** The tokens. */
+  /** Token usage. */
   readonly usage: Response.Usage
 }
 
 /**
- * The price of a call in millionths of the currency: a whole number, 0 for nothing, `undefined` where the model has no
- * price. A fraction is rounded up; what is negative or no number is a defect. Where the price of a reply throws, the
- * reply counts by its reservation. A budget looks a model up by the name of the request, by that of the reply, and then
- * by both without a date at the end.
+ * Price of a call in millionths of the currency: a whole number, 0 for a free call, `undefined` for a model without a
+ * price. Fractions are rounded up; a negative value or a non-number is a defect. If pricing a reply throws, the reply
+ * counts with its reservation. A budget looks up a model by the request's name, by the reply's, then by both without a
+ * trailing date.
  *
  * @category references
  * @since 0.1.0
@@ -40,7 +40,7 @@ export interface Call {
 export const Prices: Context.Reference<(call: Call) => number | undefined> = BudgetRule.Prices
 
 /**
- * The currency of the prices. Prices that a provider reports itself count where it is `"USD"`, which is the default.
+ * Currency of the prices. Prices reported by a provider count only if it is `"USD"`, the default.
  *
  * @category references
  * @since 0.1.0
@@ -48,34 +48,34 @@ export const Prices: Context.Reference<(call: Call) => number | undefined> = Bud
 export const Currency: Context.Reference<string> = BudgetRule.Currency
 
 /**
- * The prices of one model, for a million tokens each.
+ * Prices for one model, per million tokens.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Cost {
-  /** Price of request tokens. */
+  /** Price for request tokens. */
   readonly input: number
-  /** Price of reply tokens. */
+  /** Price for reply tokens. */
   readonly output: number
-  /** Price of request tokens read from the provider's cache. `input` by default. */
+  /** Price for request tokens read from the provider's cache. `input` by default. */
   readonly cache_read?: number | undefined
-  /** Price of request tokens written to the provider's cache. `input` by default. */
+  /** Price for request tokens written to the provider's cache. `input` by default. */
   readonly cache_write?: number | undefined
 }
 
 /**
- * Prices by provider and model, in the form of models.dev: further fields are left alone.
+ * Prices by provider and model, in the models.dev format. Further fields are ignored.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Table {
   readonly [provider: string]: {
-    /** The models of the provider, by their names. */
+    /** The provider's models, by name. */
     readonly models: {
       readonly [model: string]: {
-        /** The prices of the model. Left out where they are not known. */
+        /** Model prices. Absent if unknown. */
         readonly cost?: Cost | undefined
       }
     }
@@ -83,13 +83,13 @@ export interface Table {
 }
 
 /**
- * The options of the prices.
+ * Options of a price table.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
-  /** The currency of the table. `"USD"` by default. */
+  /** Currency of the table. `"USD"` by default. */
   readonly currency?: string | undefined
 }
 
@@ -114,10 +114,10 @@ const Tables = Schema.Record(
   })
 )
 
-/** The prices of one model, as a table has them. */
+/** Prices for one model, as found in a table. */
 type Known = NonNullable<(typeof Tables)["Type"][string]["models"][string]["cost"]>
 
-/** Reads a table into a map, so that no name of a model reaches a prototype. */
+/** Reads a table into a map, so that no model name reaches a prototype. */
 const read = (table: Table): ReadonlyMap<string, Known> => {
   const known = Schema.decodeUnknownResult(Tables)(table)
   if (Result.isFailure(known)) throw new TypeError(`Pricing.layer: ${known.failure.message}`)
@@ -130,7 +130,7 @@ const read = (table: Table): ReadonlyMap<string, Known> => {
 
 const keyOf = (provider: string, model: string): string => JSON.stringify([provider, model])
 
-/** Returns the price of a call. A price for a million tokens is one in millionths for each of them. */
+/** Returns the price of a call. A price per million tokens equals the millionths per token. */
 const priceOf = (
   cost: Known,
   { cachedInputTokens, cacheWriteInputTokens, inputTokens, outputTokens }: Response.Usage
@@ -145,7 +145,7 @@ const priceOf = (
 }
 
 /**
- * Prices from a table. A price that is no number, or is negative, is a defect that names its place.
+ * Provides prices from a table. A negative price or a non-number is a defect naming its place.
  *
  * **Example** (The price of a reply)
  *

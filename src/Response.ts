@@ -1,6 +1,6 @@
 /**
- * The result of one model turn: its text, reasoning and tool calls, why it ended and what it cost. Plain data; a
- * provider's own words and numbers are kept next to the normalised ones.
+ * Result of one model turn: its text, reasoning, tool calls, end and cost. Plain data; the provider's own words and
+ * numbers are kept next to the normalised values.
  *
  * @since 0.1.0
  */
@@ -11,7 +11,7 @@ import * as Json from "./internal/json.ts"
 import * as Message from "./Message.ts"
 
 /**
- * The reason why a model turn ended, in one vocabulary for all providers.
+ * Reason why a model turn ended, in one vocabulary for all providers.
  *
  * @category schemas
  * @since 0.1.0
@@ -29,37 +29,37 @@ export type FinishReason = (typeof FinishReason)["Type"]
 const Count = Schema.NullOr(Schema.Finite).pipe(Schema.withDecodingDefaultKey(Effect.succeed(null)))
 
 const counts = {
-  /** Tokens of the request, those that were read from or written to a cache included. */
+  /** Request tokens, including those read from or written to a cache. */
   inputTokens: Count,
-  /** Tokens of the reply, reasoning included. */
+  /** Reply tokens, including reasoning. */
   outputTokens: Count,
-  /** Tokens of the request that the provider read from its cache. */
+  /** Request tokens read from the provider's cache. */
   cachedInputTokens: Count,
-  /** Tokens of the request that the provider wrote to its cache. */
+  /** Request tokens written to the provider's cache. */
   cacheWriteInputTokens: Count,
-  /** Tokens that the model used for reasoning. */
+  /** Tokens used for reasoning. */
   reasoningTokens: Count,
-  /** All tokens, as the provider counts them. */
+  /** All tokens, as counted by the provider. */
   totalTokens: Count,
-  /** The price of the request, in the provider's currency. */
+  /** Price of the request, in the provider's currency. */
   inputCost: Count,
-  /** The price of the reply, in the provider's currency. */
+  /** Price of the reply, in the provider's currency. */
   outputCost: Count,
-  /** The whole price, in the provider's currency. */
+  /** Total price, in the provider's currency. */
   totalCost: Count
 } as const
 
 /**
- * The usage of a turn. A figure is `null` where the provider did not report it, which is not zero.
+ * Usage of a turn. A figure is `null`, not zero, if the provider did not report a value.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Usage extends Schema.Opaque<Usage>()(Schema.Struct({
   ...counts,
-  /** The usage of its own tools that the provider reports. `{}` by default. */
+  /** The provider's reported usage of its own tools. `{}` by default. */
   toolUsage: Json.Metadata,
-  /** The figures that it reports under keys which are not listed here. `{}` by default. */
+  /** Reported figures under keys not listed here. `{}` by default. */
   extra: Json.Metadata
 })) {}
 
@@ -67,16 +67,15 @@ type CountName = keyof typeof counts
 
 const countNames = Object.keys(counts) as ReadonlyArray<CountName>
 
-/** Tells whether a value is a count. Sums of those that are larger would be no numbers that JSON has. */
+/** Tells whether a value is a count. Sums of larger values would exceed JSON's exact numbers. */
 const isCount = (value: unknown): value is number =>
   typeof value === "number" && value >= 0 && value <= Number.MAX_SAFE_INTEGER
 
 const isCountName = (name: string): name is CountName => Object.hasOwn(counts, name)
 
 /**
- * Usage from any record: known keys that hold a number from 0 to `Number.MAX_SAFE_INTEGER` are taken, everything else
- * goes to `extra`.
- * Total: it never fails, so that an odd usage report cannot end a run.
+ * Makes usage from any record: known keys with a number from 0 to `Number.MAX_SAFE_INTEGER` are kept, everything else
+ * goes to `extra`. Total: it never fails, so an odd usage report cannot end a run.
  *
  * **Example** (An unknown key is kept)
  *
@@ -120,7 +119,7 @@ const both = (left: Usage, right: Usage): Usage => ({
 const hasCost = ({ inputCost, outputCost, totalCost }: Usage): boolean =>
   (inputCost ?? outputCost ?? totalCost) !== null
 
-/** Returns the currency of a sum where its parts have several: `XXX`, which is none in ISO 4217. */
+/** Returns the currency of a sum. For parts in different currencies: `XXX`, unassigned in ISO 4217. */
 const currencyOf = (left: Usage, right: Usage): Json.JsonObject => {
   const currency = (hasCost(left) ? left : right).extra["currency"]
   const isMixed = hasCost(left) && hasCost(right) && currency !== right.extra["currency"]
@@ -128,8 +127,8 @@ const currencyOf = (left: Usage, right: Usage): Json.JsonObject => {
 }
 
 /**
- * The usage of several turns together. A figure that no turn reported stays `null`. Where turns report their costs with
- * several values of `currency` in `extra`, the sum has the value `"XXX"`: its costs are no amount of money.
+ * Adds up the usage of several turns. A figure reported by no turn stays `null`. If turns report costs with different
+ * values of `currency` in `extra`, the sum has the value `"XXX"`: its costs are no amount of money.
  *
  * **Example** (Two turns together)
  *
@@ -158,41 +157,41 @@ export const sumUsage = (usages: Iterable<Usage | null>): Usage | null => {
  * @since 0.1.0
  */
 export class Response extends Schema.Opaque<Response>()(Schema.Struct({
-  /** The provider's id of the reply. `null` when it gave none. */
+  /** Reply id assigned by the provider. `null` without an id. */
   id: Schema.NullOr(Schema.String),
-  /** The id of the run, as in `Chat.Options`. `null` when the reply was not read by a run. */
+  /** Id of the run, as in `Chat.Options`. `null` for a reply read outside a run. */
   requestId: Schema.NullOr(Schema.String),
-  /** The model that replied, as the provider names it. `null` when it gave no name. */
+  /** The replying model, as named by the provider. `null` without a name. */
   model: Schema.NullOr(Schema.String),
-  /** The provider that replied, of an `Adapter.fallback`. Left out for any other adapter. */
+  /** The replying provider, under `Adapter.fallback`. Absent for any other adapter. */
   provider: Schema.optionalKey(Schema.String),
-  /** The text that was streamed. `null` when there was none. See `Response.text`. */
+  /** Streamed text. `null` without text. See `Response.text`. */
   outputText: Schema.NullOr(Schema.String),
-  /** The reasoning that was streamed, as one text. `""` when there was none. */
+  /** Streamed reasoning, as one text. `""` without reasoning. */
   reasoning: Schema.String,
-  /** The calls, in the order in which the model began them. Those that the provider has run are listed as well. */
+  /** Tool calls, in the order in which the model began them, including calls run by the provider. */
   toolCalls: Schema.Array(Message.ToolCall),
-  /** The message for the thread. `null` when the reply broke off before its end. */
+  /** Message for the thread. `null` if the reply broke off before its end. */
   message: Schema.NullOr(Message.Message),
-  /** The reason why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
+  /** Reason why the reply ended, in one vocabulary for all providers. `null` without a reason. */
   finishReason: Schema.NullOr(FinishReason),
   /** The provider's own finish reason. */
   rawFinishReason: Schema.NullOr(Schema.String),
   /**
-   * `true` if the provider paused the reply before its end: it continues once the thread is sent back with it. Left out
-   * for any other reply.
+   * `true` if the provider paused the reply before its end: it continues once the thread, including this reply, is sent
+   * back. Absent for any other reply.
    */
   paused: Schema.optionalKey(Schema.Boolean),
-  /** The usage of the reply, replies included that broke and were asked for again. `null` when nothing was reported. */
+  /** Usage of the reply, including broken replies asked for again. `null` if nothing was reported. */
   usage: Schema.NullOr(Usage),
-  /** The error that broke the reply after its first event. Left out when nothing did. */
+  /** Error breaking the reply after its first event. Absent for an unbroken reply. */
   error: Schema.optionalKey(Json.Opaque),
-  /** The metadata that the adapter adds, such as request ids. `{}` by default. */
+  /** Metadata added by the adapter, such as request ids. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
 /**
- * The visible text of a turn: what was streamed, else the text of the message, else `null`.
+ * Returns a turn's visible text: the streamed text, else the message text, else `null`.
  *
  * **Example** (The text of a message that was not streamed)
  *
@@ -209,7 +208,8 @@ export const text = (response: Pick<Response, "outputText" | "message">): string
   response.outputText ?? (response.message === null ? null : Message.text(response.message))
 
 /**
- * Returns `true` if this side has to answer a call: not if it ran at the provider, and not if its name never arrived.
+ * Returns `true` if this side has to answer a call: not if the provider ran the call, and not if its name never
+ * arrived.
  *
  * **Example** (A call that the provider has run)
  *
@@ -227,7 +227,7 @@ export const text = (response: Pick<Response, "outputText" | "message">): string
 export const isActionable = (call: Message.ToolCall): boolean => call.providerExecuted !== true && call.name !== ""
 
 /**
- * The calls that this side has to answer.
+ * Returns the calls for this side to answer.
  *
  * **Example** (The calls to answer)
  *
