@@ -1,6 +1,6 @@
 /**
- * Everything a run emits, as one closed union of plain data, and the results those events fold into. An adapter emits
- * the model's part, the runner the tools', a step ends in exactly one `StepCompleted` and a chat in exactly one
+ * Everything a run emits, as one closed union of plain data, and the results of folding those events. An adapter emits
+ * the model's part and the runner the tools' part. A step ends in exactly one `StepCompleted`, a chat in exactly one
  * `ChatCompleted`. Events are literals: nothing validates them on the way, and all of them round-trip through JSON.
  *
  * @since 0.1.0
@@ -36,13 +36,13 @@ export type {
  * @since 0.1.0
  */
 export class QuestionHalt extends Schema.Opaque<QuestionHalt>()(Schema.Struct({
-  /** The kind of the halt. */
+  /** Halt kind. */
   haltedReason: Schema.Literal("ask_user"),
-  /** The question, as the handler put it. */
+  /** Question, as asked by the handler. */
   pendingQuestion: Schema.String,
-  /** The id of the call that asks. */
+  /** Id of the asking call. */
   pendingToolCallId: Schema.String,
-  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
+  /** Choices offered to the user, or other data from the handler for a user interface. `[]` by default. */
   askUserOpts: Schema.Array(Json.Opaque)
 })) {}
 
@@ -53,11 +53,11 @@ export class QuestionHalt extends Schema.Opaque<QuestionHalt>()(Schema.Struct({
  * @since 0.1.0
  */
 export class ErrorHalt extends Schema.Opaque<ErrorHalt>()(Schema.Struct({
-  /** The kind of the halt. */
+  /** Halt kind. */
   haltedReason: Schema.Literal("tool_error"),
-  /** The id of the call that failed. */
+  /** Id of the failed call. */
   haltToolCallId: Schema.String,
-  /** The defect of the `onToolError` function, if it died. */
+  /** Defect of the `onToolError` function, if it died. */
   onToolErrorException: Schema.optionalKey(Json.Opaque)
 })) {}
 
@@ -68,17 +68,17 @@ export class ErrorHalt extends Schema.Opaque<ErrorHalt>()(Schema.Struct({
  * @since 0.1.0
  */
 export class ReasonHalt extends Schema.Opaque<ReasonHalt>()(Schema.Struct({
-  /** The handler's own reason. */
+  /** Reason given by the handler. */
   haltedReason: Schema.String,
-  /** The id of the call that halted. */
+  /** Id of the halting call. */
   haltToolCallId: Schema.String,
-  /** The handler's last result, as it gave it. */
+  /** The handler's last result, unchanged. */
   haltResult: Json.Opaque
 })) {}
 
 /**
- * The way in which a tool ended a turn, and with it the run: a question, a failure under `onToolError: "halt"`, or a
- * halt of its own.
+ * The way a tool ended a turn, and thereby the run: a question, a failure under `onToolError: "halt"`, or the tool's
+ * own halt.
  *
  * @category schemas
  * @since 0.1.0
@@ -102,59 +102,58 @@ const ContextUpdate = Schema.Record(Schema.String, Json.Opaque)
 const Mode = Schema.Literals(["auto", "manual"])
 
 /**
- * An approval that may be remembered.
+ * Extent to which the session may remember an approval.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Rememberable extends Schema.Opaque<Rememberable>()(Schema.Struct({
-  /** The calls for which it may be: all of the tool, or those with the same arguments. */
+  /** Calls covered: all of the tool's, or those with the same arguments. */
   scope: Schema.Literals(["tool", "arguments"]),
-  /** The hash of the tool: it is not remembered for another one of its name. */
+  /** Tool hash: another tool with the same name is not covered. */
   tool: Schema.String
 })) {}
 
 /**
- * A call that waits for an answer from outside of the run.
+ * A call waiting for an answer from outside the run.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
   /**
-   * The id under which it is answered: that of the call, or, of a call of a nested run, the ids of the calls that lead
-   * to it, joined by `/`. In an id, `%`, `/` and `~` are written as `%25`, `%2F` and `%7E`.
+   * Id for answering it: the call id or, for a call in a nested run, the ids of the calls leading there, joined by `/`.
+   * Within an id, `%`, `/` and `~` are written as `%25`, `%2F` and `%7E`.
    */
   id: Schema.String,
-  /** The ids of the calls that lead to a call of a nested run, from this run's call to its own. */
+  /** Ids of the calls leading to a nested run's call, from this run's call to the call itself. */
   path: Schema.optionalKey(Schema.Array(Schema.String)),
   /**
-   * The answer that the call waits for: `"question"` for the user's answer, `"approval"` for permission to run,
-   * `"manual"` for a result of yours, `"unknown"` for a verdict about a call that had started when its process ended:
-   * `Session.answer` with its result, `Session.approve` to try it again, `Session.deny` to answer it as failed.
+   * Kind of answer needed: `"question"` for the user's answer, `"approval"` for permission to run, `"manual"` for a
+   * result from you, `"unknown"` for a verdict on a call already started when its process ended: `Session.answer` with
+   * its result, `Session.approve` to try it again, `Session.deny` to answer it as failed.
    */
   kind: Schema.Literals(["question", "approval", "manual", "unknown"]),
-  /** The call. */
+  /** The waiting call. */
   toolCall: Message.ToolCall,
-  /** The text to show, of a question and of a call whose effect is not known. */
+  /** Text to show, for a question or a call with an unknown effect. */
   question: Schema.optionalKey(Schema.String),
-  /** The choices of the user, of a question, or whatever the handler gave a user interface. */
+  /** Choices for a question, or other data from the handler for a user interface. */
   opts: Schema.optionalKey(Schema.Array(Json.Opaque)),
-  /** The JSON Schema that an answer to a typed question has to fit. */
+  /** JSON Schema for the answer to a typed question. */
   answerSchema: Schema.optionalKey(AnswerSchema),
   /**
-   * The time at which it expires, in milliseconds since 1970. From then on no answer is taken, and `Session.expire`
-   * settles it: a question and a manual call with `defaultAnswer`, an approval as denied. Left out when it waits
-   * without a limit.
+   * Expiry time, in milliseconds since 1970. From then on answers are refused, and `Session.expire` settles the call: a
+   * question or a manual call with `defaultAnswer`, an approval as denied. Absent without a time limit.
    */
   expiresAt: Schema.optionalKey(Schema.Finite),
-  /** The value that answers it once it has expired. */
+  /** Answer after expiry. */
   defaultAnswer: Schema.optionalKey(Json.Opaque),
-  /** The extent to which an approval may be remembered for the session. Left out where it may not. */
+  /** Extent to which the session may remember the approval. Absent if it may not. */
   remember: Schema.optionalKey(Rememberable),
-  /** The number of characters of a manual call's result that the model reads. Left out for all of them. */
+  /** Maximum length of a manual call's result for the model, in characters. Absent if unlimited. */
   resultLimit: Schema.optionalKey(Schema.Finite),
-  /** The part of a manual call's longer result that is kept, as in `Policy.resultCut`. */
+  /** Part kept from a manual call's longer result, as in `Policy.resultCut`. */
   resultCut: Schema.optionalKey(Schema.Literals(["headAndTail", "head"]))
 })) {}
 
@@ -165,32 +164,32 @@ export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
  * @since 0.1.0
  */
 export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
-  /** The thread after the step. */
+  /** Thread after the step. */
   thread: Thread.Thread,
-  /** The model's reply. */
+  /** Model reply. */
   response: Response.Response,
-  /** The answers to its calls, in call order. */
+  /** Answers to the reply's calls, in call order. */
   toolResults: Schema.Array(Message.Message),
   /** `true` if the model has nothing more to do. */
   done: Schema.Boolean,
-  /** `"manual"` for a step that handed all of its calls to the caller. Left out otherwise. */
+  /** `"manual"` for a step handing all its calls to the caller. Absent otherwise. */
   mode: Schema.optionalKey(Schema.Literal("manual")),
-  /** The calls of manual tools, which the caller has to answer. Left out when there are none. */
+  /** Calls to manual tools, for the caller to answer. Absent without such calls. */
   manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall)),
-  /** The halt by which a tool ended the run. Left out when none did. */
+  /** Halt by which a tool ended the run. Absent without a halt. */
   halt: Schema.optionalKey(Halt),
-  /** All calls that wait for an answer, in call order. Left out when none does. */
+  /** All waiting calls, in call order. Absent without such calls. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
-  /** The values that handlers added to the context of the next step, merged in call order. Left out when none did. */
+  /** Values added by handlers to the next step's context, merged in call order. Absent without such values. */
   contextUpdate: Schema.optionalKey(ContextUpdate),
-  /** The data that you attach to the step. `{}` by default. */
+  /** Data attached to the step by you. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
 /**
- * The source of a cancellation: `"cancel"` is its `cancel` option, or that of the run around it; `"deadline"` is a
- * deadline that passed; `"interrupt"` is a reader that left the stream, as a fold of the events up to there finds it,
- * or a handler around the run that was given up.
+ * Source of a cancellation. `"cancel"` is the run's own `cancel` option, or an outer run's. `"deadline"` is an expired
+ * deadline. `"stop"` is a `Session.stop`. `"interrupt"` is a reader leaving the stream, as found by a fold of the
+ * events so far, or a handler around the run abandoned after the grace period.
  *
  * @category schemas
  * @since 0.1.0
@@ -213,20 +212,20 @@ export type CancelReason = (typeof CancelReason)["Type"]
  */
 export class CompletedOutcome extends Schema.Opaque<CompletedOutcome>()(Schema.TaggedStruct("Completed", {
   /**
-   * The finish reason of the last reply: `"length"` was cut off by the token limit, `"content_filter"` was filtered.
-   * `null` for a reply without a finish reason.
+   * Finish reason of the last reply: `"length"` means cut off by the token limit, `"content_filter"` filtered. `null`
+   * for a reply without a finish reason.
    */
   finishReason: Schema.NullOr(Response.FinishReason)
 })) {}
 
 /**
- * The run made as many model calls as it may, and the model still asked for tools.
+ * The run used up its model calls, and the model still asked for tools.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.TaggedStruct("MaxTurns", {
-  /** The number of model calls that the run may make (`Chat.Options.maxTurns`). */
+  /** Maximum number of model calls in the run (`Chat.Options.maxTurns`). */
   maxTurns: Schema.Int
 })) {}
 
@@ -237,23 +236,23 @@ export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.Tag
  * @since 0.1.0
  */
 export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.TaggedStruct("HaltWhen", {
-  /** The index of the step for which it did, from 0. */
+  /** Index of the halting step, from 0. */
   stepIndex: Schema.Int
 })) {}
 
 /**
- * A tool asked the user. Where several calls wait, a question stands before manual calls, and these before approvals;
- * the result's `suspensions` have all of them.
+ * A tool asked the user. If several calls wait, the outcome prefers questions to manual calls, and manual calls to
+ * approvals; the result's `suspensions` list all of them.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class AskUserOutcome extends Schema.Opaque<AskUserOutcome>()(Schema.TaggedStruct("AskUser", {
-  /** The question, as the handler put it. */
+  /** Question, as asked by the handler. */
   pendingQuestion: Schema.String,
-  /** The id of the call that asks. */
+  /** Id of the asking call. */
   pendingToolCallId: Schema.String,
-  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
+  /** Choices offered to the user, or other data from the handler for a user interface. `[]` by default. */
   askUserOpts: Schema.Array(Json.Opaque)
 })) {}
 
@@ -264,9 +263,9 @@ export class AskUserOutcome extends Schema.Opaque<AskUserOutcome>()(Schema.Tagge
  * @since 0.1.0
  */
 export class ToolFailedOutcome extends Schema.Opaque<ToolFailedOutcome>()(Schema.TaggedStruct("ToolFailed", {
-  /** The id of the call that failed. */
+  /** Id of the failed call. */
   haltToolCallId: Schema.String,
-  /** The defect of the `onToolError` function, if it died. */
+  /** Defect of the `onToolError` function, if it died. */
   onToolErrorException: Schema.optionalKey(Json.Opaque)
 })) {}
 
@@ -277,52 +276,52 @@ export class ToolFailedOutcome extends Schema.Opaque<ToolFailedOutcome>()(Schema
  * @since 0.1.0
  */
 export class HaltedOutcome extends Schema.Opaque<HaltedOutcome>()(Schema.TaggedStruct("Halted", {
-  /** The handler's own reason. */
+  /** Reason given by the handler. */
   reason: Schema.String,
-  /** The id of the call that halted. */
+  /** Id of the halting call. */
   haltToolCallId: Schema.String,
-  /** The handler's last result, as it gave it. */
+  /** The handler's last result, unchanged. */
   haltResult: Json.Opaque
 })) {}
 
 /**
- * The caller has calls to run: all of them under `mode: "manual"`, or those of `manual` tools.
+ * The caller has calls to run: all calls under `mode: "manual"`, or those to `manual` tools.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome>()(
   Schema.TaggedStruct("ManualToolCalls", {
-    /** The index of the step that made them, from 0. */
+    /** Index of the step with the calls, from 0. */
     stepIndex: Schema.Int,
-    /** The calls of `manual` tools. Left out under `mode: "manual"`, where all calls of `finalResponse` are meant. */
+    /** Calls to `manual` tools. Absent under `mode: "manual"`, for all calls in `finalResponse`. */
     manualToolCalls: Schema.optionalKey(Schema.Array(Message.ToolCall))
   })
 ) {}
 
 /**
- * Calls wait to be allowed: they need an approval, or had started when their process ended (`afterCrash: "ask"`).
+ * Calls wait for permission: they need an approval, or had started when their process ended (`afterCrash: "ask"`).
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOutcome>()(
   Schema.TaggedStruct("ApprovalRequested", {
-    /** The index of the step that made them, from 0. */
+    /** Index of the step with the calls, from 0. */
     stepIndex: Schema.Int,
-    /** The calls that wait, in call order. */
+    /** Waiting calls, in call order. */
     approvalToolCalls: Schema.Array(Message.ToolCall)
   })
 ) {}
 
 /**
- * The run was stopped softly: what ran was interrupted, and every call is answered.
+ * The run was stopped softly: running work was interrupted, and every call is answered.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.TaggedStruct("Cancelled", {
-  /** The source of the cancellation. */
+  /** Source of the cancellation. */
   reason: CancelReason
 })) {}
 
@@ -333,11 +332,11 @@ export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.T
  * @since 0.1.0
  */
 export class RuleEndedOutcome extends Schema.Opaque<RuleEndedOutcome>()(Schema.TaggedStruct("RuleEnded", {
-  /** The name of the rule. */
+  /** Rule name. */
   rule: Schema.String,
-  /** Data of the rule about the end. Left out where it gives none. */
+  /** Data from the rule about the end. Absent without data. */
   detail: Schema.optionalKey(Json.Opaque),
-  /** `"error"` where the run failed to do what it was asked, which is then the status of its session. */
+  /** `"error"` if the run failed its purpose, in which case the session has this status too. */
   status: Schema.Literals(["completed", "error"])
 })) {}
 
@@ -348,12 +347,12 @@ export class RuleEndedOutcome extends Schema.Opaque<RuleEndedOutcome>()(Schema.T
  * @since 0.1.0
  */
 export class FailedOutcome extends Schema.Opaque<FailedOutcome>()(Schema.TaggedStruct("Failed", {
-  /** The error that broke it: an `Adapter.AdapterError`, or the value of a defect. */
+  /** The breaking error: an `Adapter.AdapterError`, or the value of a defect. */
   error: Json.Opaque
 })) {}
 
 /**
- * The reason why a run ended, with what belongs to it.
+ * Reason why a run ended, with its details.
  *
  * @category schemas
  * @since 0.1.0
@@ -392,140 +391,143 @@ export type Outcome =
   | FailedOutcome
 
 /**
- * Something that did not stop: the run ended without it after the grace period, and dropped its late value.
+ * Code still running after the grace period: the run ended without it, and dropped its late value.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
   /**
-   * The kind of code: a tool's handler; another function of the caller's, a `"hook"` (`onEvent`, `haltWhen`,
+   * Kind of code: a tool handler; a `"hook"`, meaning another function of the caller's (`onEvent`, `haltWhen`,
    * `onToolError`, a decoder, an encoder); a store's `append`; the adapter; or the effect given as `cancel`.
    */
   kind: Schema.Literals(["handler", "hook", "store", "adapter", "cancel"]),
-  /** The id of the call, or of the run, or, for a store, of the session. */
+  /** Id of the call or the run; for a store, of the session. */
   id: Schema.String,
-  /** The name of the tool, or of the option. */
+  /** Name of the tool or the option. */
   name: Schema.String,
-  /** The time for which it had been running, in milliseconds. */
+  /** Running time so far, in milliseconds. */
   ageMillis: Schema.Finite,
-  /** The ids of the calls that lead to a run within a handler of this run, from this run's call to its own. */
+  /** Ids of the calls leading to a run inside this run's handlers, from this run's call to that run's own. */
   path: Schema.optionalKey(Schema.Array(Schema.String))
 })) {}
 
 /**
- * The end of a tool loop where a structured answer was asked for behind it.
+ * End of a tool loop followed by a request for a structured answer.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class StructuredFinalize extends Schema.Opaque<StructuredFinalize>()(Schema.Struct({
-  /** The `haltedReason` of the tool loop. */
+  /** The tool loop's `haltedReason`. */
   pass1Halted: Schema.String,
-  /** The error that broke the last call before its first event. Left out when nothing did. */
+  /** Error breaking the last call before its first event. Absent without an error. */
   pass2Error: Schema.optionalKey(Json.Opaque)
 })) {}
 
 /**
- * A tool that the model was not offered.
+ * A tool withheld from the model.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class LeftOutTool extends Schema.Opaque<LeftOutTool>()(Schema.Struct({
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
-  /** The reason why it was left out. */
+  /** Reason for withholding the tool. */
   reason: Schema.String
 })) {}
 
 /**
- * The amount that a run has spent, together with the runs that its handlers started.
+ * Amount spent by a run, including runs started by its handlers.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Spent extends Schema.Opaque<Spent>()(Schema.Struct({
-  /** The number of requests to models. */
+  /** Number of model requests. */
   calls: Schema.Finite,
-  /** Tokens of these requests: those reported, and those reserved where a reply reported none. */
+  /** Request tokens: those reported, or those reserved if a reply reported none. */
   inputTokens: Schema.Finite,
-  /** Tokens of the replies. */
+  /** Reply tokens. */
   outputTokens: Schema.Finite,
-  /** The price, in millionths of the currency. Left out where no price is known and no budget bounds money. */
+  /** Price, in millionths of the currency. Absent if no price is known and no budget limits money. */
   money: Schema.optionalKey(Schema.Finite),
-  /** The rest of the bounds around the run, without what requests under way have reserved: of each bound, the least. */
+  /**
+   * Remaining amounts of the limits around the run, minus the reservations of running requests: for each limit, the
+   * smallest.
+   */
   left: Schema.Struct({
-    /** Requests. Left out where they have no bound. */
+    /** Requests. Absent if unlimited. */
     calls: Schema.optionalKey(Schema.Finite),
-    /** Tokens of requests. Left out where they have no bound. */
+    /** Request tokens. Absent if unlimited. */
     inputTokens: Schema.optionalKey(Schema.Finite),
-    /** Tokens of replies. Left out where they have no bound. */
+    /** Reply tokens. Absent if unlimited. */
     outputTokens: Schema.optionalKey(Schema.Finite),
-    /** Tokens of both. Left out where they have no bound. */
+    /** Request and reply tokens together. Absent if unlimited. */
     tokens: Schema.optionalKey(Schema.Finite),
-    /** Millionths of the currency. Left out where money has no bound. */
+    /** Millionths of the currency. Absent if money is unlimited. */
     money: Schema.optionalKey(Schema.Finite)
   })
 })) {}
 
-/** The fields of a result besides its thread and its steps. */
+/** Fields of a result besides its thread and steps. */
 const chatEnd = {
-  /** The reason why the run ended. Match on its `_tag`. */
+  /** Reason why the run ended. Match on its `_tag`. */
   outcome: Outcome,
-  /** The outcome as one word, such as `"completed"` or `"max_turns"`. Derived from `outcome`. */
+  /** Outcome as one word, such as `"completed"` or `"max_turns"`. Derived from `outcome`. */
   haltedReason: Schema.String,
-  /** The question that waits for the user. Derived from `outcome`; left out unless that is `AskUser`. */
+  /** Question waiting for the user. Derived from `outcome`; absent unless that is `AskUser`. */
   pendingQuestion: Schema.optionalKey(Schema.String),
-  /** The id of the call that asks it. Derived from `outcome`; left out unless that is `AskUser`. */
+  /** Id of the asking call. Derived from `outcome`; absent unless that is `AskUser`. */
   pendingToolCallId: Schema.optionalKey(Schema.String),
-  /** The calls that wait for an answer, in call order. Left out when none does. */
+  /** All waiting calls, in call order. Absent without such calls. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
-  /** The usage of all steps. `null` when nothing was reported. */
+  /** Usage of all steps. `null` if nothing was reported. */
   usage: Schema.NullOr(Response.Usage),
   /**
-   * The usage of the run together with the runs that its handlers started, at any depth and however they ended, and, in
-   * a session, those of calls that were approved. `null` when nothing was reported.
+   * Usage of the run, including runs started by its handlers, at any depth and with any end, and, in a session,
+   * including approved calls' runs. `null` if nothing was reported.
    */
   totalUsage: Schema.NullOr(Response.Usage),
-  /** The part of `totalUsage` that the other runs used. Left out where they reported nothing. */
+  /** Share of `totalUsage` used by those other runs. Absent if they reported nothing. */
   nestedUsage: Schema.optionalKey(Response.Usage),
-  /** The end of the tool loop under `structuredFinalize`. Left out without it. */
+  /** End of the tool loop under `structuredFinalize`. Absent without that option. */
   structuredFinalize: Schema.optionalKey(StructuredFinalize),
   /**
-   * The reason why the tool loop was closed by an answer without tools: `"max_turns"`, `"deadline"`, or that of a rule.
-   * Left out when it was not.
+   * Reason for closing the tool loop with an answer without tools: `"max_turns"`, `"deadline"`, or a rule's reason.
+   * Absent for any other end.
    */
   finalized: Schema.optionalKey(Schema.String),
-  /** The values that all steps added to the context. Left out when nothing was added. */
+  /** Values added to the context by all steps. Absent without such values. */
   contextUpdate: Schema.optionalKey(ContextUpdate),
-  /** The code that did not stop within the grace period. Left out when everything did. */
+  /** Code still running after the grace period. Absent if everything stopped. */
   abandoned: Schema.optionalKey(Schema.Array(Abandoned)),
   /**
-   * The tools that the model was not offered, since their parameters cannot be written as one object, as every provider
-   * demands. Left out when it was offered all.
+   * Tools withheld from the model, because their parameters cannot be written as one object, as every provider
+   * requires. Absent if all tools were offered.
    */
   leftOutTools: Schema.optionalKey(Schema.Array(LeftOutTool)),
-  /** The typed answer, encoded. Left out without the option `output`, and where the run has no answer. */
+  /** Typed answer, encoded. Absent without the option `output`, or if the run has no answer. */
   output: Schema.optionalKey(Json.Opaque),
-  /** The amount that the run has spent. Left out unless a budget is around it. */
+  /** Amount spent by the run. Absent without a budget around the run. */
   spent: Schema.optionalKey(Spent),
-  /** The data that you attach to the result. `{}` by default. */
+  /** Data attached to the result by you. `{}` by default. */
   metadata: Json.Metadata
 } as const
 
 /**
- * The result of a run.
+ * Result of a run.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ChatResult extends Schema.Opaque<ChatResult>()(Schema.Struct({
-  /** The thread after the run. */
+  /** Thread after the run. */
   thread: Thread.Thread,
-  /** The last reply of the model. `null` when no step was made. */
+  /** The model's last reply. `null` without any step. */
   finalResponse: Schema.NullOr(Response.Response),
-  /** The steps, in order. */
+  /** Steps, in order. */
   steps: Schema.Array(StepResult),
   ...chatEnd
 })) {}
@@ -537,7 +539,7 @@ export class ChatResult extends Schema.Opaque<ChatResult>()(Schema.Struct({
  * @since 0.1.0
  */
 export class CallSucceeded extends Schema.Opaque<CallSucceeded>()(Schema.TaggedStruct("Ok", {
-  /** The value, before it is encoded. */
+  /** Value, before encoding. */
   value: Json.Opaque
 })) {}
 
@@ -548,7 +550,7 @@ export class CallSucceeded extends Schema.Opaque<CallSucceeded>()(Schema.TaggedS
  * @since 0.1.0
  */
 export class CallFailed extends Schema.Opaque<CallFailed>()(Schema.TaggedStruct("Error", {
-  /** The failure that the handler reported, or a `Tool.ToolError`. */
+  /** Failure reported by the handler, or a `Tool.ToolError`. */
   error: Json.Opaque
 })) {}
 
@@ -559,17 +561,15 @@ export class CallFailed extends Schema.Opaque<CallFailed>()(Schema.TaggedStruct(
  * @since 0.1.0
  */
 export class CallAsked extends Schema.Opaque<CallAsked>()(Schema.TaggedStruct("AskUser", {
-  /** The question. */
+  /** Question to the user. */
   question: Schema.String,
-  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
+  /** Choices offered to the user, or other data from the handler for a user interface. `[]` by default. */
   opts: Schema.Array(Json.Opaque),
-  /** The JSON Schema that an answer to a typed question has to fit. */
+  /** JSON Schema for the answer to a typed question. */
   answerSchema: Schema.optionalKey(AnswerSchema),
-  /**
-   * The time that the question waits, in milliseconds from when it is asked. Left out when it waits without a limit.
-   */
+  /** Time the question waits, in milliseconds from the moment of asking. Absent without a time limit. */
   expiresInMillis: Schema.optionalKey(Schema.Finite),
-  /** The value that answers it once it has expired. */
+  /** Answer after expiry. */
   defaultAnswer: Schema.optionalKey(Json.Opaque)
 })) {}
 
@@ -580,14 +580,14 @@ export class CallAsked extends Schema.Opaque<CallAsked>()(Schema.TaggedStruct("A
  * @since 0.1.0
  */
 export class CallHalted extends Schema.Opaque<CallHalted>()(Schema.TaggedStruct("Halt", {
-  /** The handler's own reason. */
+  /** Reason given by the handler. */
   reason: Schema.String,
-  /** The handler's last result, before it is encoded. */
+  /** The handler's last result, before encoding. */
   result: Json.Opaque
 })) {}
 
 /**
- * The outcome of a call: a `Tool.Outcome` as plain data.
+ * Outcome of a call: a `Tool.Outcome` as plain data.
  *
  * @category schemas
  * @since 0.1.0
@@ -605,9 +605,7 @@ export const CallOutcome = Schema.Opaque<CallOutcome>()(
 export type CallOutcome = CallSucceeded | CallFailed | CallAsked | CallHalted
 
 const replay = {
-  /**
-   * `true` for what had happened before the run was resumed, and is emitted again. Left out otherwise.
-   */
+  /** `true` for events from before the run was resumed, emitted again. Absent otherwise. */
   replayed: Schema.optionalKey(Schema.Boolean)
 } as const
 
@@ -618,49 +616,49 @@ const replay = {
  * @since 0.1.0
  */
 export class MessageStarted extends Schema.Opaque<MessageStarted>()(Schema.TaggedStruct("MessageStarted", {
-  /** The message as it begins: an assistant's, mostly without content. */
+  /** Message at its beginning: an assistant message, usually without content. */
   message: Message.Message,
   ...replay
 })) {}
 
 /**
- * A piece of the reply's text.
+ * A piece of reply text.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class TextDelta extends Schema.Opaque<TextDelta>()(Schema.TaggedStruct("TextDelta", {
-  /** The provider's id of the text block. `null` when it gives none. */
+  /** Text block id assigned by the provider. `null` without an id. */
   id: Schema.NullOr(Schema.String),
-  /** The piece, to be put behind those before it. */
+  /** Text to append to the preceding pieces. */
   delta: Schema.String,
   ...replay
 })) {}
 
 /**
- * The whole text of the reply. It replaces the pieces.
+ * Complete text of the reply. It replaces the pieces.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class TextCompleted extends Schema.Opaque<TextCompleted>()(Schema.TaggedStruct("TextCompleted", {
-  /** The provider's id of the text block. `null` when it gives none. */
+  /** Text block id assigned by the provider. `null` without an id. */
   id: Schema.NullOr(Schema.String),
-  /** The text. */
+  /** Complete text. */
   text: Schema.String,
   ...replay
 })) {}
 
 /**
- * A piece of the model's reasoning.
+ * A piece of model reasoning.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ReasoningDelta extends Schema.Opaque<ReasoningDelta>()(Schema.TaggedStruct("ReasoningDelta", {
-  /** The provider's id of the reasoning block. `null` when it gives none. */
+  /** Reasoning block id assigned by the provider. `null` without an id. */
   id: Schema.NullOr(Schema.String),
-  /** The piece, to be put behind those before it. */
+  /** Text to append to the preceding pieces. */
   delta: Schema.String,
   ...replay
 })) {}
@@ -672,14 +670,11 @@ export class ReasoningDelta extends Schema.Opaque<ReasoningDelta>()(Schema.Tagge
  * @since 0.1.0
  */
 export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.TaggedStruct("ToolCallStarted", {
-  /**
-   * The id of the call. In a run it is unique in the thread and the same in all that follows. In the events of an
-   * adapter it is unique in the reply.
-   */
+  /** Call id. In a run it is unique in the thread, and never changes. In adapter events it is unique in the reply. */
   id: Schema.String,
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
-  /** `true` for the call by which the model gives the typed answer of the run (`Output`). Left out for any other. */
+  /** `true` for the call giving the run's typed answer (`Output`). Absent for any other call. */
   output: Schema.optionalKey(Schema.Boolean),
   ...replay
 })) {}
@@ -691,9 +686,9 @@ export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.Tag
  * @since 0.1.0
  */
 export class ToolCallDelta extends Schema.Opaque<ToolCallDelta>()(Schema.TaggedStruct("ToolCallDelta", {
-  /** The id of the call. */
+  /** Call id. */
   id: Schema.String,
-  /** A piece of JSON text, to be put behind those before it. */
+  /** JSON text to append to the preceding pieces. */
   argumentsDelta: Schema.String
 })) {}
 
@@ -704,21 +699,21 @@ export class ToolCallDelta extends Schema.Opaque<ToolCallDelta>()(Schema.TaggedS
  * @since 0.1.0
  */
 export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema.TaggedStruct("ToolCallCompleted", {
-  /** The id of the call. */
+  /** Call id. */
   id: Schema.String,
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
-  /** The parsed arguments. `{}` when they were lost. */
+  /** Parsed arguments. `{}` if lost. */
   arguments: Schema.Record(Schema.String, Json.Opaque),
-  /** The JSON text that they were parsed from. */
+  /** JSON text of the arguments before parsing. */
   rawArguments: Schema.String,
-  /** The reason why the arguments cannot be trusted. Left out when they can. */
+  /** Reason not to trust the arguments. Absent for trustworthy arguments. */
   argumentsLost: Schema.optionalKey(Message.ArgumentsLost),
-  /** `true` for a call that the provider runs itself. */
+  /** `true` for a call run by the provider itself. */
   providerExecuted: Schema.optionalKey(Schema.Boolean),
   /**
-   * The metadata that the adapter adds to the call, with the provider's id as `duplicateOf` where the call has another
-   * one. Left out when there is nothing.
+   * Metadata added to the call by the adapter, and the provider's id as `duplicateOf` if the call has another id.
+   * Absent without metadata.
    */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   ...replay
@@ -731,38 +726,38 @@ export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema
  * @since 0.1.0
  */
 export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.TaggedStruct("MessageCompleted", {
-  /** The whole message. */
+  /** Complete message. */
   message: Message.Message,
-  /** The reason why the reply ended, in one vocabulary for all providers. `null` when no reason was given. */
+  /** Reason why the reply ended, in one vocabulary for all providers. `null` without a reason. */
   finishReason: Schema.NullOr(Response.FinishReason),
-  /** The reason in the provider's own word. Left out when there is none. */
+  /** The provider's own word for the reason. Absent without a reason. */
   rawFinishReason: Schema.optionalKey(Schema.String),
   /**
-   * `true` if the provider paused the reply before its end: it continues once the thread is sent back with it. Left out
-   * for any other reply.
+   * `true` if the provider paused the reply before its end: it continues once the thread, including this reply, is sent
+   * back. Absent for any other reply.
    */
   paused: Schema.optionalKey(Schema.Boolean),
-  /** The usage of the reply. Left out where the provider reports none. */
+  /** Usage of the reply. Absent if the provider reports nothing. */
   usage: Schema.optionalKey(Response.Usage),
-  /** The id that the provider gives the reply. Left out when there is none. */
+  /** Reply id assigned by the provider. Absent without an id. */
   responseId: Schema.optionalKey(Schema.String),
-  /** The model that replied, by the provider's name for it. Left out when it is not known. */
+  /** The replying model, as named by the provider. Absent if unknown. */
   model: Schema.optionalKey(Schema.String),
-  /** The provider that replied, of an `Adapter.fallback`. Left out for any other adapter. */
+  /** The replying provider, under `Adapter.fallback`. Absent for any other adapter. */
   provider: Schema.optionalKey(Schema.String),
-  /** Further data of the adapter, under names of its own. Left out when there is nothing. */
+  /** Further adapter data, under the adapter's own names. Absent without data. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   ...replay
 })) {}
 
 /**
- * Something else that the provider sent. Shown with `includeRawChunks`, and always where it reports usage.
+ * Other data sent by the provider. Shown with `includeRawChunks`, and always if it reports usage.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class RawChunk extends Schema.Opaque<RawChunk>()(Schema.TaggedStruct("RawChunk", {
-  /** The chunk that was sent. Only `{ usage: { … } }` is read: it becomes the usage of the response. */
+  /** The chunk as sent. Only `{ usage: { … } }` is read: it becomes the response's usage. */
   chunk: Json.Opaque
 })) {}
 
@@ -773,7 +768,7 @@ export class RawChunk extends Schema.Opaque<RawChunk>()(Schema.TaggedStruct("Raw
  * @since 0.1.0
  */
 export class ErrorEvent extends Schema.Opaque<ErrorEvent>()(Schema.TaggedStruct("Error", {
-  /** The error that broke it: an `Adapter.AdapterError`, or the value of a defect. */
+  /** The breaking error: an `Adapter.AdapterError`, or the value of a defect. */
   error: Json.Opaque
 })) {}
 
@@ -791,7 +786,7 @@ const adapterEvents = [
 ] as const
 
 /**
- * An event that an adapter may emit: the model's message from `MessageStarted` to `MessageCompleted`.
+ * An event emitted by an adapter: the model's message from `MessageStarted` to `MessageCompleted`.
  *
  * @category schemas
  * @since 0.1.0
@@ -817,50 +812,51 @@ export type AdapterEvent =
   | ErrorEvent
 
 /**
- * A call waits for its turn. It comes at most once, before the start of the call, its request for an approval, or the
- * answer of a call that does not start. A call that has its turn at once has none.
+ * A call waits for its turn. Emitted at most once, before the call starts, requests an approval, or is answered without
+ * a start. A call whose turn comes immediately has no such event.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ToolQueued extends Schema.Opaque<ToolQueued>()(Schema.TaggedStruct("ToolQueued", {
-  /** The id of the call. */
+  /** Call id. */
   id: Schema.String,
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
   /**
-   * The reason why it waits, the first one if there are several: `"permit"` for a place of its run or of the
-   * application's `Limits`, `"key"` for a permit by name (`Tool.Options.limits`), `"exclusive"` for a call that runs
-   * alone, or until it may run alone itself.
+   * First reason for waiting: `"permit"` for a place in its run or in the application's `Limits`, `"key"` for a permit
+   * by name (`Tool.Options.limits`), `"exclusive"` for the end of a call running alone, or for the moment to run alone
+   * itself.
    */
   reason: Schema.Literals(["permit", "key", "exclusive"]),
-  /** The name of the permit, where the reason is `"key"`. Left out otherwise. */
+  /** Permit name if the reason is `"key"`. Absent otherwise. */
   key: Schema.optionalKey(Schema.String),
   /**
-   * The ids of the calls of this run that it waits for, three at most: those that have the places or the permit, and
-   * those that run alone before it. Left out where there are none.
+   * Ids of this run's calls ahead, at most three: those holding the places or the permit, and those running alone
+   * first. Absent without such calls.
    */
   behind: Schema.optionalKey(Schema.Array(Schema.String)),
   /**
-   * `true` where another run has what it waits for: a run inside a handler, or one beside this one. Left out otherwise.
+   * `true` if another run holds the awaited place or permit: a run inside a handler, or a run beside this one. Absent
+   * otherwise.
    */
   elsewhere: Schema.optionalKey(Schema.Boolean)
 })) {}
 
 /**
- * A wait of a call for its turn, which is over.
+ * A call's finished wait for its turn.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Waited extends Schema.Opaque<Waited>()(Schema.Struct({
-  /** The reason why it waited, as in `ToolQueued`. */
+  /** Reason for the wait, as in `ToolQueued`. */
   reason: ToolQueued.fields.reason,
-  /** The name of the permit, where the reason is `"key"`. Left out otherwise. */
+  /** Permit name if the reason is `"key"`. Absent otherwise. */
   key: Schema.optionalKey(Schema.String),
-  /** The ids of the calls of this run that it waited for, three at most. Left out where there are none. */
+  /** Ids of this run's calls ahead, at most three. Absent without such calls. */
   behind: Schema.optionalKey(Schema.Array(Schema.String)),
-  /** `true` where another run had what it waited for. Left out otherwise. */
+  /** `true` if another run held the awaited place or permit. Absent otherwise. */
   elsewhere: Schema.optionalKey(Schema.Boolean),
   /** Length of the wait, in milliseconds. */
   millis: Schema.Finite
@@ -874,20 +870,20 @@ export class Waited extends Schema.Opaque<Waited>()(Schema.Struct({
  */
 export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
   Schema.TaggedStruct("ToolExecutionStarted", {
-    /** The id of the call. */
+    /** Call id. */
     id: Schema.String,
-    /** The name of the tool. */
+    /** Tool name. */
     name: Schema.String,
-    /** The arguments with which it runs: as the model sent them, or as an approval has changed them. */
+    /** Arguments for the handler: as sent by the model, or as changed by an approval. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
     /**
-     * The number of the attempt that starts: with `replayed`, of the last one that had started before. Left out for the
-     * first. Further attempts by `retry` of the tool have no event.
+     * Number of the starting attempt; with `replayed`, of the last attempt started before. Absent for the first.
+     * Further attempts by the tool's `retry` have no event.
      */
     attempt: Schema.optionalKey(Schema.Int),
     /**
-     * The waits for its turn, in their order: for a place, for each permit by name, for a place of `Limits`. Left out
-     * of a call that had its turn at once.
+     * Waits for the call's turn, in order: for a place, for each permit by name, for a place in `Limits`. Absent for a
+     * call whose turn came immediately.
      */
     waited: Schema.optionalKey(Schema.Array(Waited)),
     ...replay
@@ -901,74 +897,71 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
  * @since 0.1.0
  */
 export class ToolProgress extends Schema.Opaque<ToolProgress>()(Schema.TaggedStruct("ToolProgress", {
-  /** The id of the call. */
+  /** Call id. */
   id: Schema.String,
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
-  /** The progress that the handler reports. A tool made by `Tool.fromChat` reports events of its run. */
+  /** Progress reported by the handler. A tool made by `Tool.fromChat` reports its run's events. */
   progress: Json.Opaque,
-  /** `true` where progress before it was not read in time, and is left out. Left out otherwise. */
+  /** `true` if earlier progress was dropped, because nothing read it in time. Absent otherwise. */
   missed: Schema.optionalKey(Schema.Literal(true))
 })) {}
 
 /**
- * A handler has ended, or a call that could not be run is answered.
+ * A handler has ended, or a call unable to run is answered.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted>()(
   Schema.TaggedStruct("ToolExecutionCompleted", {
-    /** The id of the call. */
+    /** Call id. */
     id: Schema.String,
-    /** The name of the tool. */
+    /** Tool name. */
     name: Schema.String,
-    /** The outcome of the call, before it is encoded and cut. */
+    /** Outcome of the call, before encoding and cutting. */
     result: CallOutcome,
-    /** The values that the handler added to the context. Left out when it added nothing. */
+    /** Values added to the context by the handler. Absent without such values. */
     contextUpdate: Schema.optionalKey(ContextUpdate),
-    /**
-     * The name, the message and the plain fields of what a handler died with, also where the error policy put another
-     * result in its place.
-     */
+    /** Name, message and plain fields of a dying handler's defect, even if the error policy replaced the result. */
     cause: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
     ...replay
   })
 ) {}
 
 /**
- * A call has its answer for the model. With `settled` it closes a call that was open before: a question that its own
- * run withdraws, behind its `AskUserRequested`; or a call that was answered, denied or submitted since the last run, at
- * the beginning of the run that continues.
+ * A call has its answer for the model. With `settled` it closes a call already open: either a question withdrawn by its
+ * own run, after its `AskUserRequested`, or a call answered, denied or submitted since the last run, at the beginning
+ * of the continuing run.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema.TaggedStruct("ToolResultEncoded", {
-  /** The id of the call. */
+  /** Call id. */
   id: Schema.String,
-  /** The content that the model reads: the encoded result, cut to the result limit. */
+  /** Content for the model: the encoded result, cut to the result limit. */
   content: Content,
-  /** `true` when the answer is an error. Left out when it is not. */
+  /** `true` if the answer is an error, else absent. */
   isError: Schema.optionalKey(Schema.Boolean),
   /**
-   * The reason of the `Tool.ToolError` that the answer is, such as `"denied"`, or `"cancelled"` for a cancelled
-   * sub-agent. Left out for results and for what a handler reported.
+   * Reason of the `Tool.ToolError` in the answer, such as `"denied"`, or `"cancelled"` for a cancelled sub-agent.
+   * Absent for results and for failures reported by a handler.
    */
   code: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
   /**
-   * The length of the whole text in characters (UTF-16 code units), where `content` was cut. Left out when it was not;
-   * a result that was submitted to a session has the notice of the cut in its text only.
+   * Length of the complete text in characters (UTF-16 code units), if `content` was cut. Absent for uncut content; a
+   * result submitted to a session has the cut notice only in its text.
    */
   originalLength: Schema.optionalKey(Schema.Int),
-  /** `true` when it closes a call that was open before. Left out otherwise. */
+  /** `true` if it closes a call already open. Absent otherwise. */
   settled: Schema.optionalKey(Schema.Boolean),
   /**
-   * The sender of a denial that was given for a waiting call, as the program named them. Left out for any other answer,
-   * and where the program does not say.
+   * Sender of a denial for a waiting call, as named by the program. Absent for any other answer, and if the program
+   * names no sender.
    */
   by: Schema.optionalKey(Schema.String),
-  /** The reason of such a denial. Left out where none was given. */
+  /** Reason for such a denial. Absent without a reason. */
   detail: Schema.optionalKey(Schema.String),
   ...replay
 })) {}
@@ -980,66 +973,63 @@ export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema
  * @since 0.1.0
  */
 export class AskUserRequested extends Schema.Opaque<AskUserRequested>()(Schema.TaggedStruct("AskUserRequested", {
-  /** The id of the call. */
+  /** Call id. */
   toolCallId: Schema.String,
-  /** The name of the tool. */
+  /** Tool name. */
   toolName: Schema.String,
-  /** The question. */
+  /** Question to the user. */
   question: Schema.String,
-  /** The choices of the user, or whatever the handler gave a user interface. `[]` by default. */
+  /** Choices offered to the user, or other data from the handler for a user interface. `[]` by default. */
   opts: Schema.Array(Json.Opaque),
-  /** The JSON Schema that an answer to a typed question has to fit. */
+  /** JSON Schema for the answer to a typed question. */
   answerSchema: Schema.optionalKey(AnswerSchema),
-  /** The time at which the question expires, in milliseconds since 1970. Left out when it waits without a limit. */
+  /** Expiry time of the question, in milliseconds since 1970. Absent without a time limit. */
   expiresAt: Schema.optionalKey(Schema.Finite),
-  /** The value that answers it once it has expired. */
+  /** Answer after expiry. */
   defaultAnswer: Schema.optionalKey(Json.Opaque),
   ...replay
 })) {}
 
 /**
- * A call waits to be allowed. It has no other event until it is.
+ * A call waits for approval. Until then it has no other event.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>()(
   Schema.TaggedStruct("ToolApprovalRequested", {
-    /** The id of the call. */
+    /** Call id. */
     toolCallId: Schema.String,
-    /** The name of the tool. */
+    /** Tool name. */
     toolName: Schema.String,
-    /** The arguments of the call, as the model sent them. */
+    /** Arguments, as sent by the model. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
     /**
-     * The time at which the request expires, in milliseconds since 1970: the call then counts as denied. Left out
-     * without a limit.
+     * Expiry time of the request, in milliseconds since 1970: the call then counts as denied. Absent without a time
+     * limit.
      */
     expiresAt: Schema.optionalKey(Schema.Finite),
-    /** The extent to which the approval may be remembered for the session. Left out where it may not. */
+    /** Extent to which the session may remember the approval. Absent if it may not. */
     remember: Schema.optionalKey(Rememberable),
     ...replay
   })
 ) {}
 
 /**
- * A call waits for answers from outside: its nested run does; its handler asks the user and is started again with the
- * answer (`resume` of `Tool.askUser`); or the call had started when its process ended and waits for a verdict
- * (`afterCrash: "ask"`). When the answers for a nested run are there, the handler is started again, and that run
- * continues where it was.
+ * A call waits for answers from outside. Either its nested run waits; its handler asks the user and starts again with
+ * the answer (`resume` of `Tool.askUser`); or the call had started when its process ended and waits for a verdict
+ * (`afterCrash: "ask"`). Once a nested run has its answers, the handler starts again, and that run continues from its
+ * open calls.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedStruct("ToolSuspended", {
-  /** The id of the call. */
+  /** Call id. */
   toolCallId: Schema.String,
-  /** The name of the tool. */
+  /** Tool name. */
   toolName: Schema.String,
-  /**
-   * The calls that are open: the call itself, or the calls of its nested run, each under the path of ids that leads to
-   * it.
-   */
+  /** Open calls: the call itself, or its nested run's calls, each under the id path leading there. */
   suspensions: Schema.Array(Suspension),
   ...replay
 })) {}
@@ -1051,17 +1041,17 @@ export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedS
  * @since 0.1.0
  */
 export class ToolHalt extends Schema.Opaque<ToolHalt>()(Schema.TaggedStruct("ToolHalt", {
-  /** The id of the call. */
+  /** Call id. */
   toolCallId: Schema.String,
-  /** The handler's own reason, or `"tool_error"`. */
+  /** Reason given by the handler, or `"tool_error"`. */
   reason: Schema.String,
-  /** The handler's last result, as it gave it. */
+  /** The handler's last result, unchanged. */
   result: Json.Opaque,
-  /** The content that the model reads of the result. */
+  /** Result content for the model. */
   content: Schema.optionalKey(Content),
-  /** The reason of the `Tool.ToolError` that ended the run. Left out of any other halt. */
+  /** Reason of the `Tool.ToolError` ending the run. Absent for any other halt. */
   code: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
-  /** The defect of the `onToolError` function, if it died. */
+  /** Defect of the `onToolError` function, if it died. */
   onToolErrorException: Schema.optionalKey(Json.Opaque),
   ...replay
 })) {}
@@ -1081,121 +1071,119 @@ const runnerEvents = [
 const Notes = Schema.Record(Schema.String, Json.Opaque)
 
 const stepEnd = {
-  /** The model's reply. */
+  /** Model reply. */
   response: Response.Response,
   /**
-   * The messages that came to the thread since the step before: the model's message, the answers to its calls, and what
-   * the run itself put in front of them.
+   * Messages added to the thread since the previous step: the model's message, the answers to its calls, and any
+   * messages inserted before by the run itself.
    */
   messages: Schema.Array(Message.Message),
-  /** The mode in which the step was run. */
+  /** Mode of the step. */
   mode: Mode,
   /** `true` if the reply asks for tools, under `mode: "manual"`. */
   isToolTurn: Schema.optionalKey(Schema.Boolean),
-  /** The calls of manual tools, which the caller has to answer. */
+  /** Calls to manual tools, for the caller to answer. */
   manualToolCalls: Schema.Array(Message.ToolCall),
   /** `true` if the model has nothing more to do. */
   done: Schema.optionalKey(Schema.Boolean),
-  /** The halt by which a tool ended the run. Left out when none did. */
+  /** Halt by which a tool ended the run. Absent without a halt. */
   halt: Schema.optionalKey(Halt),
-  /** All calls that wait for an answer, in call order. Left out when none does. */
+  /** All waiting calls, in call order. Absent without such calls. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),
   /**
-   * Notes of rules about the step, by their names; under `last` the reason for which it was the last one. Left out when
-   * there are none.
+   * Rule notes about the step, by rule name; `last` holds the reason for making this the last step. Absent without
+   * notes.
    */
   notes: Schema.optionalKey(Notes)
 } as const
 
 const behindLast = {
   /**
-   * The messages that came to the thread behind the last step, such as the question that the run ended with. Left out
-   * for nothing.
+   * Messages added to the thread after the last step, such as the question ending the run. Absent without messages.
    */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
-  /** The notes that rules keep for the session, by their names. Left out when there are none. */
+  /** Rule notes kept for the session, by rule name. Absent without notes. */
   kept: Schema.optionalKey(Notes)
 } as const
 
 /**
- * The reply broke, and the request is retried (`retryReply`): the events of the reply, from its `MessageStarted` on,
- * are discarded. No tool has started because of such a reply.
+ * The reply broke, and its request is retried (`retryReply`): discard the reply's events, from its `MessageStarted` on.
+ * No tool has started because of such a reply.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class StepReset extends Schema.Opaque<StepReset>()(Schema.TaggedStruct("StepReset", {
-  /** The error that broke the reply. */
+  /** Error breaking the reply. */
   error: Json.Opaque
 })) {}
 
 /**
- * The model is asked again by another adapter of an `Adapter.fallback`, since one failed before it had said something.
- * It follows the `StepReset` of the request.
+ * Another adapter of an `Adapter.fallback` takes over the request, because the previous adapter failed before saying
+ * something. It follows the request's `StepReset`.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ModelSwitched extends Schema.Opaque<ModelSwitched>()(Schema.TaggedStruct("ModelSwitched", {
-  /** The name of the candidate that failed. */
+  /** Name of the failed candidate. */
   from: Schema.String,
-  /** The name of the candidate that is asked next. */
+  /** Name of the next candidate. */
   to: Schema.String,
-  /** The error of the first. */
+  /** Error of the failed candidate. */
   error: Json.Opaque
 })) {}
 
 /**
- * A message of an inbox is delivered: the request of the step has it. It comes before the events of that reply.
+ * An inbox message is delivered: the step's request contains the message. Emitted before the reply's events.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class MessageDelivered extends Schema.Opaque<MessageDelivered>()(Schema.TaggedStruct("MessageDelivered", {
-  /** The id of the message. */
+  /** Message id. */
   id: Schema.String,
   /** The message. */
   message: Message.Message,
-  /** The index of the step in the run, from 0. */
+  /** Index of the step in the run, from 0. */
   stepIndex: Schema.Int
 })) {}
 
 /**
- * A message of an inbox is refused: the run ends without it. It comes before the end of the run.
+ * An inbox message is refused: the run ends without it. Emitted before the end of the run.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class MessageRefused extends Schema.Opaque<MessageRefused>()(Schema.TaggedStruct("MessageRefused", {
-  /** The id of the message. */
+  /** Message id. */
   id: Schema.String,
   /**
-   * The reason: `"finished"`, `"waiting"`, `"stopped"`, `"failed"`, `"max_turns"`, `"halted"`, or the rule that ended
-   * the run.
+   * Reason: `"finished"`, `"waiting"`, `"stopped"`, `"failed"`, `"max_turns"`, `"halted"`, or the rule ending the run.
    */
   reason: Schema.String
 })) {}
 
 /**
- * A part of a typed answer, while it comes: the JSON so far. It is not validated; texts and lists grow, and a number
- * comes when it has ended. At most one each 50 ms, and none past 64 KiB of text. It is not recorded.
+ * A part of an arriving typed answer: the JSON so far. It is not validated; texts and lists grow, and a number appears
+ * once complete. Emitted at most once per 50 ms, never beyond 64 KiB of text, and never recorded.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class OutputPartial extends Schema.Opaque<OutputPartial>()(Schema.TaggedStruct("OutputPartial", {
-  /** The answer so far. */
+  /** Answer so far. */
   value: Json.Opaque
 })) {}
 
 /**
- * The typed answer of the run is accepted: the `output` of the result, encoded. It comes once. It is not recorded.
+ * The run's typed answer is accepted: the result's `output`, encoded. Emitted once, and never recorded.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class OutputCompleted extends Schema.Opaque<OutputCompleted>()(Schema.TaggedStruct("OutputCompleted", {
-  /** The answer, encoded. */
+  /** Answer, encoded. */
   value: Json.Opaque
 })) {}
 
@@ -1207,36 +1195,36 @@ export class OutputCompleted extends Schema.Opaque<OutputCompleted>()(Schema.Tag
  */
 export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
   ...stepEnd,
-  /** The whole thread after the step. */
+  /** Whole thread after the step. */
   thread: Thread.Thread
 })) {}
 
 /**
- * The run has ended. It is the last event of a stream that is read to its end.
+ * The run has ended. Last event in a stream read to its end.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ChatCompleted extends Schema.Opaque<ChatCompleted>()(Schema.TaggedStruct("ChatCompleted", {
   ...behindLast,
-  /** The result that `Chat.run` succeeds with. */
+  /** Result, as from `Chat.run`. */
   result: ChatResult
 })) {}
 
 /**
- * The result in a {@link WireChat}: a `ChatResult` without what earlier events contain.
+ * The result in a {@link WireChat}: a `ChatResult` without the contents of earlier events.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class WireResult extends Schema.Opaque<WireResult>()(Schema.Struct({
   ...chatEnd,
-  /** The last reply of the model. Left out where it is the last step's. */
+  /** The model's last reply. Absent if equal to the last step's. */
   finalResponse: Schema.optionalKey(Schema.NullOr(Response.Response))
 })) {}
 
 /**
- * A `StepCompleted` as it is read from its wire form: without the thread.
+ * A `StepCompleted` decoded from its wire form: without the thread.
  *
  * @category schemas
  * @since 0.1.0
@@ -1244,23 +1232,23 @@ export class WireResult extends Schema.Opaque<WireResult>()(Schema.Struct({
 export class WireStep extends Schema.Opaque<WireStep>()(Schema.TaggedStruct("StepCompleted", stepEnd)) {}
 
 /**
- * A `ChatCompleted` as it is read from its wire form: without the thread and the steps.
+ * A `ChatCompleted` decoded from its wire form: without the thread and the steps.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class WireChat extends Schema.Opaque<WireChat>()(Schema.TaggedStruct("ChatCompleted", {
   ...behindLast,
-  /** The result of the run. */
+  /** Result of the run. */
   result: WireResult
 })) {}
 
 /**
- * Every event. Per tool call: `ToolQueued` if it waits for its turn, `ToolExecutionStarted` when its handler starts,
+ * Every event. A tool call emits `ToolQueued` if it waits for its turn, `ToolExecutionStarted` when its handler starts,
  * `ToolProgress` while it runs, `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`,
- * `AskUserRequested` or `ToolHalt`. A call that cannot be run is answered without a start. A call that waits for an
- * approval has `ToolApprovalRequested` and nothing else; one whose nested run waits, or whose effect is unknown, has
- * `ToolSuspended` in place of the last two.
+ * `AskUserRequested` or `ToolHalt`. A call unable to run is answered without a start. A call waiting for approval emits
+ * only `ToolApprovalRequested`. If a call's nested run waits, or its effect is unknown, `ToolSuspended` replaces the
+ * last two events.
  *
  * **Example** (Matching on events)
  *
@@ -1325,7 +1313,7 @@ export type Event =
 export type Of<Tag extends Event["_tag"]> = Extract<Event, { readonly _tag: Tag }>
 
 /**
- * One guard per tag. A guard reads the tag alone: events are trusted, not validated again.
+ * One guard per tag. A guard reads only the tag: events are trusted, not validated again.
  *
  * **Example** (Picking the events of one tag)
  *
@@ -1349,7 +1337,7 @@ export const guards = Object.fromEntries(
 ) as { readonly [Tag in Event["_tag"]]: (event: { readonly _tag: string }) => event is Of<Tag> }
 
 /**
- * Handles every tag; the compiler names the ones that are missing.
+ * Handles every tag; the compiler names missing tags.
  *
  * **Example** (One case for each tag)
  *
@@ -1368,7 +1356,7 @@ export const guards = Object.fromEntries(
 export const match: typeof Event.match = Event.match
 
 /**
- * An event as plain JSON: what {@link toWire} writes.
+ * An event as plain JSON, written by {@link toWire}.
  *
  * @category models
  * @since 0.1.0
@@ -1389,9 +1377,9 @@ const WireSchema = Schema.Union([
 ])
 
 /**
- * An event as it is read from its wire form: as it was emitted, but that `StepCompleted` has the `messages` of its step
- * and no `thread`, and the result in `ChatCompleted` has neither `thread` nor `steps`, and no `finalResponse` where
- * that is the last step's. `Collector.fromWire` puts these together again.
+ * An event decoded from its wire form. It equals the emitted event, with these exceptions: `StepCompleted` has the
+ * `messages` of its step and no `thread`, and the result in `ChatCompleted` has neither `thread` nor `steps`, and no
+ * `finalResponse` if equal to the last step's. `Collector.fromWire` reassembles these.
  *
  * @category models
  * @since 0.1.0
@@ -1399,13 +1387,13 @@ const WireSchema = Schema.Union([
 export type WireEvent = Exclude<Event, StepCompleted | ChatCompleted> | WireStep | WireChat
 
 /**
- * The error of a value that is no event in wire form. The message names the field.
+ * The value is not an event in wire form. The message names the field.
  *
  * @category errors
  * @since 0.1.0
  */
 export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireError")("WireError", {
-  /** The field that is wrong, and how. */
+  /** The wrong field, and its fault. */
   detail: Schema.String
 }) {
   override get message(): string {
@@ -1414,23 +1402,23 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
 }
 
 /**
- * An event as plain JSON: the form for logs, servers and pages. `JSON.stringify` of an event itself loses errors, fails
- * for some values, and repeats the whole thread in each step.
+ * Converts an event to plain JSON, for logs, servers and pages. Applying `JSON.stringify` to the event itself loses
+ * errors, fails for some values, and repeats the whole thread in each step.
  *
  * **Details**
  *
- * Total: it never throws, and what it gives survives `JSON.stringify` and `JSON.parse` unchanged, whatever handlers and
- * adapters put into the event. The size of all events of a run grows with what happened in it:
+ * Total: it never throws, and its output survives `JSON.stringify` and `JSON.parse` unchanged, whatever handlers and
+ * adapters put into the event. The size of a run's events grows with its activity:
  *
- * - `StepCompleted` has the messages of its step in place of the thread, `ChatCompleted` no thread, no steps, and no
- *   response that the last step has. The same holds for events of nested runs, which are in the progress of their call.
- * - An error has its `name` and `message` and the fields of its own that a model may be shown: never its cause, its
- *   stack or a request. Of a cause there are its reasons.
- * - A BigInt is a decimal text, `NaN` and the infinities are their names, bytes are base64, a map is a list of its
- *   entries and a set of its values; what has a `toJSON` is what that gives, a date its ISO text. Functions, cycles,
- *   what throws when it is read and what is deeper than 512 levels are short texts such as `"[circular]"`. Members
- *   named `__proto__` are left out, and so is what a value of the caller's own has beyond 64 Mi characters, where each
- *   value in it counts as 64.
+ * - `StepCompleted` has its step's messages in place of the thread. `ChatCompleted` has no thread, no steps, and no
+ *   response equal to the last step's. The same applies to nested runs' events, inside their call's progress.
+ * - An error has its `name`, its `message`, and its own fields fit for a model: never its cause, its stack or a
+ *   request. From a cause only the reasons remain.
+ * - A BigInt becomes decimal text, `NaN` and the infinities become their names, bytes become base64, a map becomes a
+ *   list of its entries, and a set a list of its values. A value with `toJSON` becomes the result of that method, a
+ *   date its ISO text. Functions, cycles, values throwing when read, and values deeper than 512 levels become short
+ *   texts such as `"[circular]"`. Members named `__proto__` are omitted, and so is the rest of a caller's value beyond
+ *   64 Mi characters, where each value inside counts as 64.
  *
  * **Example** (Sending events to a page)
  *
@@ -1462,9 +1450,9 @@ export const toWire = (event: Event | WireEvent): Wire => EventJson.toJson(event
 const decodeWire = Schema.decodeUnknownResult(WireSchema)
 
 /**
- * The event that {@link toWire} has written. Values of the caller's own (arguments, results, progress, errors) come
- * back as the plain data they were written as; the event of a nested run is in the progress of its call in wire form,
- * to be read by this function in turn. Throws a {@link WireError} for anything else.
+ * Restores an event written by {@link toWire}. The caller's values (arguments, results, progress, errors) come back as
+ * the plain data written. A nested run's event stays in wire form inside its call's progress: pass it to this function
+ * in turn. Throws a {@link WireError} for anything else.
  *
  * **Example** (Reading a line of a log)
  *
@@ -1487,14 +1475,15 @@ export const fromWire = (wire: unknown): WireEvent => {
 }
 
 /**
- * The event as it may leave a server, or nothing where it is not published. It is an allow list: text, names, ids,
- * arguments and answers as `publish` says, usage, the outcome, questions and approvals, and of errors a code and one
- * sentence. It never has a raw result, an update of the context, a cause, a thread, metadata of a reply or a raw chunk.
+ * Returns the event in a form that may leave a server, or `undefined` if it is not published. An allow list admits:
+ * text, names, ids, arguments and answers as permitted by `publish`, usage, the outcome, questions and approvals, and
+ * for errors a code and one sentence. The result never contains a raw result, a context update, a cause, a thread,
+ * reply metadata or a raw chunk.
  *
  * **Details**
  *
- * Events of a run inside a handler, which are progress of its call, are published in the same way, and never more of
- * them than of that call: where it is published by its name, so is theirs, without their text.
+ * Events of a run inside a handler, which are their call's progress, are published in the same way, and never to a
+ * larger extent than that call: if only the call's name is published, so are their names, without their text.
  *
  * **Example** (The names of tools, but not what they say)
  *

@@ -1,6 +1,6 @@
 /**
- * One model turn and its tools: the primitive of the loop, and of callers that drive a loop of their own. Its stream is
- * the adapter's events, then the tools', then exactly one `StepCompleted`.
+ * One model turn and its tools: the primitive of the loop, and for callers with their own loop. The stream emits the
+ * adapter's events, then the tools', then exactly one `StepCompleted`.
  *
  * @since 0.1.0
  */
@@ -24,7 +24,7 @@ import type * as Tool from "./Tool.ts"
 export { EngineError } from "./internal/decide/plan.ts"
 
 /**
- * The reasons why a step could not be started. An error after the model's first event is in the step's result.
+ * Reasons why a step could not start. An error after the model's first event is in the step's result.
  *
  * @category errors
  * @since 0.1.0
@@ -32,7 +32,7 @@ export { EngineError } from "./internal/decide/plan.ts"
 export type StepError = Thread.ValidationError | Plan.EngineError | Adapter.AdapterError
 
 /**
- * The options of a step.
+ * Options of a step.
  *
  * @category models
  * @since 0.1.0
@@ -44,24 +44,23 @@ export interface Options<
   REvent = R
 > extends Settings.RunnerOptions<E, R, Tool.Failure<Tools[number]>>, Requests.ModelOptions, Loop.View<REvent> {
   /**
-   * The tools that the model may call, besides those of `Policy.Defaults`; one of the same name replaces it. None by
-   * default.
+   * Tools offered to the model, in addition to those in `Policy.Defaults`; a tool here replaces a default tool with the
+   * same name. None by default.
    */
   readonly tools?: Tools
-  /** `"manual"` runs no call and hands all of them to the caller. `"auto"` by default. */
+  /** `"manual"` runs no calls and hands all of them to the caller. `"auto"` by default. */
   readonly mode?: "auto" | "manual"
   /**
-   * A schedule on which the model is asked again for a reply that broke, before or after its first event. Only errors
-   * that may pass are tried again: those that are `isRetryable`, and `malformed_response`. Once a tool has started
-   * because of the reply, the reply is not retried. Each reply has its own schedule, and waits at least as long as the
-   * provider asks for. A `StepReset` in the stream means that the events of the reply are discarded; its cost stays in
-   * `usage`. Never by default.
+   * Schedule for asking the model again after a broken reply, before or after its first event. Only possibly transient
+   * errors are retried: those with `isRetryable`, and `malformed_response`. Once a tool has started because of the
+   * reply, the reply is not retried. Each reply has its own schedule, and waits at least as long as the provider
+   * requests. A `StepReset` in the stream discards the reply's events; the cost stays in `usage`. Never by default.
    */
   readonly retryReply?: Schedule.Schedule<unknown, Adapter.AdapterError> | undefined
 }
 
 /**
- * The services that a run with these tools needs.
+ * Services required by a run with these tools.
  *
  * @category utility types
  * @since 0.1.0
@@ -69,8 +68,8 @@ export interface Options<
 export type Services<Tools extends ReadonlyArray<Tool.Any>> = Adapter.Adapter | Tool.Services<Tools[number]>
 
 /**
- * The events of one step. Cold: nothing runs before the first pull. Leaving it closes the connection and stops every
- * handler.
+ * Emits the events of one step. Cold: nothing runs before the first pull. Leaving the stream closes the connection and
+ * stops every handler.
  *
  * **Example** (The events of a step)
  *
@@ -101,7 +100,8 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
 > => Pulled.stream((scope, context) => Loop.enter<E, R | REvent>(input, options, false, scope, context))
 
 /**
- * One step, awaited: the fold of {@link stream}. Under `unknownTool: "failTurn"` a call that names no tool fails it.
+ * Awaits one step: the fold of {@link stream}. Under `unknownTool: "failTurn"` a call to an unknown tool fails the
+ * effect.
  *
  * **Example** (One turn with a tool)
  *

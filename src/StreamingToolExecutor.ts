@@ -1,7 +1,7 @@
 /**
- * Runs tool calls while a reply is still being streamed, for callers that drive their own model. It is a thin front on
- * the runner of `Chat`, under `Policy.falai`: shared calls overlap, others run alone, first come, first served; every
- * call has one result, and results come in the order of the calls. Nothing outlives the scope it is made in.
+ * Runs tool calls while a reply is still streaming, for callers driving their own model. It is a thin front on `Chat`'s
+ * runner, under `Policy.falai`: shared calls overlap, others run alone, first come, first served; every call has one
+ * result, and results come in call order. Nothing outlives the scope of its creation.
  *
  * @since 0.1.0
  */
@@ -28,43 +28,40 @@ import * as Policy from "./Policy.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
- * The options of calls. An option that is not given is taken from `Policy.Defaults`, except for the policy.
+ * Options of calls. Missing options come from `Policy.Defaults`, except for the policy.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<R = never> {
-  /** The number of handlers that run at once. 10 by default. */
+  /** Maximum number of concurrent handlers. 10 by default. */
   readonly maxParallel?: number
   /**
-   * An `AbortSignal`, or an effect that succeeds. Handlers that may be interrupted then are, those that block
-   * interruption finish, and calls that wait or come later are answered as cancelled. None by default.
+   * An `AbortSignal`, or an effect, signalling by its success. Interruptible handlers are then interrupted, handlers
+   * blocking interruption finish, and waiting or later calls are answered as cancelled. None by default.
    */
   readonly signal?: Settings.CancelSource<R>
-  /** The value that handlers read as `call.context`, the same for all of them. `{}` by default. */
+  /** Value for all handlers to read as `call.context`. `{}` by default. */
   readonly context?: Readonly<Record<string, unknown>>
-  /** The decisions about the calls. `Policy.falai` by default. Results come in request order under every policy. */
+  /** Policy for the calls. `Policy.falai` by default. Results come in request order under every policy. */
   readonly policy?: Policy.Policy
   /**
-   * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit,
-   * and `{ total, idle }` limits the time without progress as well. 30 seconds by default.
+   * Maximum duration of a call, from the start of its handler; a number is milliseconds, `"infinity"` means unlimited,
+   * and `{ total, idle }` also limits the time without progress. 30 seconds by default.
    */
   readonly toolTimeout?: Tool.TimeoutInput
-  /**
-   * The time that code which is stopped may take to stop before it is abandoned; a number is milliseconds. 5 seconds by
-   * default.
-   */
+  /** Maximum time for stopped code to stop before it is abandoned; a number is milliseconds. 5 seconds by default. */
   readonly grace?: Duration.Input | "infinity"
-  /** The time for which the executor may run tools, as in `ToolRunner.Options`. None by default. */
+  /** Time limit for the executor's tools, as in `ToolRunner.Options`. None by default. */
   readonly deadline?: Limits.DeadlineInput
-  /** The id that handlers and spans read. One is made by default. */
+  /** Id for handlers and spans. A new id by default. */
   readonly requestId?: string
-  /** The id that handlers read as `call.sessionId`. `null` by default. */
+  /** Id for handlers to read as `call.sessionId`. `null` by default. */
   readonly sessionId?: string
 }
 
 /**
- * The result of a call.
+ * Result of a call.
  *
  * @category models
  * @since 0.1.0
@@ -72,41 +69,41 @@ export interface Options<R = never> {
 export interface Result {
   /** `true` if the handler produced a value. */
   readonly success: boolean
-  /** The value, before it is encoded. Left out when there is none. */
+  /** Value, before encoding. Absent without a value. */
   readonly data?: unknown
-  /** The error as a text. Left out when there is none. */
+  /** Error text. Absent without an error. */
   readonly error?: string
-  /** The content that the model reads. */
+  /** Content for the model. */
   readonly content: Message.Content
   /** Further facts about the call. */
   readonly metadata: Readonly<Record<string, unknown>> & {
-    /** The name of the tool. */
+    /** Tool name. */
     readonly toolId: string
-    /** `true` when the call was not run to its end. */
+    /** `true` if the call did not run to its end. */
     readonly cancelled?: boolean
-    /** The gate that did not let the call run: `validate` or `authorize`. */
+    /** Gate refusing the call: `validate` or `authorize`. */
     readonly gate?: string
-    /** `true` when `content` was cut to the result limit. */
+    /** `true` if `content` was cut to the result limit. */
     readonly truncated?: boolean
-    /** The length of the whole text in characters (UTF-16 code units), where `content` was cut. */
+    /** Length of the complete text in characters (UTF-16 code units), if `content` was cut. */
     readonly originalLength?: number
   }
 }
 
 /**
- * An update of a call: its progress, or its one result, with what its handler added to the context.
+ * A call update: progress, or the call's only result, with the handler's additions to the context.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Update {
-  /** The id of the call. */
+  /** Call id. */
   readonly toolCallId: string
-  /** The progress that the handler reports. Left out of a result. */
+  /** Progress reported by the handler. Absent in a result. */
   readonly progress?: unknown
-  /** The one result of the call. Left out of progress. */
+  /** The call's only result. Absent in progress. */
   readonly result?: Result
-  /** The values that the handler added to the context. Left out when it added nothing. */
+  /** Values added to the context by the handler. Absent without such values. */
   readonly contextUpdate?: Readonly<Record<string, unknown>>
 }
 
@@ -118,26 +115,26 @@ export interface Update {
  */
 export interface StreamingToolExecutor<R = never> {
   /**
-   * Takes a call and starts it as soon as it may run. Without a tool, where the call names none that exists, the call
-   * is answered as `unknown_tool`. After `discard`, or when the scope has closed, the call is dropped; after
+   * Takes a call and starts it as soon as permitted. Without a tool, for a call to an unknown tool, the call is
+   * answered as `unknown_tool`. After `discard`, or after the scope has closed, the call is dropped; after
    * `noMoreCalls` it is a defect.
    */
   readonly addTool: (
     call: Message.ToolCall,
     tool: Tool.Tool<string, any, any, any, R> | undefined
   ) => Effect.Effect<void>
-  /** The updates that are ready, without waiting. Nothing is reported twice, here or by `remainingResults`. */
+  /** Returns the updates available now, without waiting. Nothing is reported twice, here or by `remainingResults`. */
   readonly completedResults: Effect.Effect<ReadonlyArray<Update>>
   /**
-   * The results that are still to be reported, as they come. The stream ends after `noMoreCalls`, `discard` or the
-   * signal, when every call has its result, and when the scope closes.
+   * Emits the results not yet reported, as they arrive. The stream ends after `noMoreCalls`, `discard` or the signal,
+   * once every call has its result, and when the scope closes.
    */
   readonly remainingResults: Stream.Stream<Update>
-  /** Says that no further call comes. */
+  /** Declares that no further call comes. */
   readonly noMoreCalls: Effect.Effect<void>
-  /** Stops as the signal does, and ends the results. */
+  /** Stops calls like the signal, and ends the results. */
   readonly discard: Effect.Effect<void>
-  /** The initial context with what completed calls added to it, in the order of the calls. */
+  /** Returns the initial context with the additions from completed calls, in call order. */
   readonly updatedContext: Effect.Effect<Readonly<Record<string, unknown>>>
   /** `true` if a call waits or runs. */
   readonly hasUnfinishedTools: Effect.Effect<boolean>
@@ -183,7 +180,7 @@ const toResult = ({ name, result: outcome }: Completed, { content, originalLengt
   }
 })
 
-/** The text that ends a call: with the length it had, if it was cut. That of a question is the question. */
+/** Text ending a call: with its original length, if cut. For a question, the question itself. */
 interface End {
   readonly content: Message.Content
   readonly originalLength?: number
@@ -202,7 +199,7 @@ const end = (event: Event.Event): End | undefined => {
   }
 }
 
-/** Reads tool events as updates. A call's outcome comes right before the text for the model. */
+/** Reads tool events as updates. A call's outcome comes right before its text for the model. */
 class Reading {
   private completed: Completed | undefined
 
@@ -222,15 +219,15 @@ class Reading {
   }
 }
 
-/** The batch behind an executor, and what has been read of it. */
+/** The batch behind an executor, and the updates read so far. */
 class Executor<R> implements StreamingToolExecutor<R> {
   private readonly batch: Batches.Batch<never>
   private readonly settings: Settings.Settings<never, R>
   private readonly isStopped: () => boolean
-  /** Readers take turns: each update goes to one of them. */
+  /** Readers take turns: each update goes to a single reader. */
   private readonly turn = Semaphore.makeUnsafe(1)
   private readonly reading = new Reading()
-  /** The updates that were taken from the batch and not handed out, because their reader left. */
+  /** Updates taken from the batch but not handed out, because their reader left. */
   private pending: Array<Update> = []
   private calls = 0
   private phase: "open" | "sealed" | "discarded" = "open"
@@ -262,7 +259,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
     return updates
   })
 
-  /** One update at a time, so that a reader that leaves consumes no other update. */
+  /** Takes one update at a time, so that a leaving reader consumes no other update. */
   private readonly next: Pull.Pull<readonly [Update]> = Effect.suspend(() => {
     const update = this.pending.shift()
     if (update !== undefined) return Effect.succeed([update])
@@ -304,8 +301,8 @@ class Executor<R> implements StreamingToolExecutor<R> {
 }
 
 /**
- * An executor that lives as long as the scope: when it closes, handlers are stopped within the grace period. Throws for
- * an invalid option, and names it. The services `R` of the tools are taken from the context of this effect.
+ * Makes an executor for the scope's lifetime: when the scope closes, handlers are stopped within the grace period.
+ * Throws for an invalid option, and names the option. The tools' services `R` come from this effect's context.
  *
  * **Example** (Two calls, the second behind the first)
  *

@@ -1,12 +1,12 @@
 /**
- * The conversation: an immutable list of messages that only grows. Validation names everything that is wrong with its
- * messages at once, so that a caller mends it in one go.
+ * The conversation: an immutable list of messages, changed only by appending. Validation reports every fault in its
+ * messages at once, so a caller can fix all of them together.
  *
  * **Details**
  *
- * A run takes a thread in which each call has one answer, right behind the message that makes it, and hands out such a
- * thread. One exception: calls that wait for an approval or for a result of yours (`suspensions` of the result) have no
- * answer yet. Answer these first, and do not {@link repair} such a thread: that would answer them as cancelled.
+ * A run takes and returns threads in which each call has one answer, right after the message making the call. One
+ * exception: calls waiting for an approval or for a result from you (`suspensions` of the result) have no answer yet.
+ * Answer these first, and do not {@link repair} such a thread: that would answer them as cancelled.
  *
  * @since 0.1.0
  */
@@ -28,46 +28,46 @@ import * as Message from "./Message.ts"
  * @since 0.1.0
  */
 export class Thread extends Schema.Opaque<Thread>()(Schema.Struct({
-  /** The messages, oldest first. */
+  /** Messages, oldest first. */
   messages: Schema.Array(Message.Message),
-  /** The data that you attach to the conversation. It is not sent to the model. `{}` by default. */
+  /** Data attached to the conversation by you. It is not sent to the model. `{}` by default. */
   metadata: Json.Metadata
 })) {}
 
 /**
- * The input of a run: a prompt, messages, or a thread. Each tool call in it needs one answer, right behind the message
- * that makes it: anything else fails before a request is made, and {@link repair} mends it.
+ * Input of a run: a prompt, messages, or a thread. Each tool call inside needs one answer, right after the message
+ * making the call: otherwise the run fails before its first request, and {@link repair} fixes the thread.
  *
  * @category models
  * @since 0.1.0
  */
 export type Input = string | ReadonlyArray<Message.Input> | {
-  /** The messages, oldest first. */
+  /** Messages, oldest first. */
   readonly messages: ReadonlyArray<Message.Input>
-  /** The data that you attach to the conversation. `{}` by default. */
+  /** Data attached to the conversation by you. `{}` by default. */
   readonly metadata?: Thread["metadata"]
 }
 
 /**
- * One thing that is wrong with an input.
+ * One fault in an input.
  *
  * @category models
  * @since 0.1.0
  */
 export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
-  /** The place of the fault, such as `messages[2].role`. */
+  /** Place of the fault, such as `messages[2].role`. */
   path: Schema.String,
-  /** A description of what would be right. */
+  /** Description of a correct value. */
   reason: Schema.String
 })) {}
 
 /**
- * An input that cannot be used. The message has the number of issues.
+ * The input cannot be used. The message has the number of issues.
  *
- * - `invalid_thread`: what was given is no conversation, or one in which a call lacks its one answer or an answer its
- *   call; {@link repair} fixes the latter
+ * - `invalid_thread`: the input is not a conversation, or a call lacks its single answer, or an answer its call;
+ *   {@link repair} fixes the latter two
  * - `invalid_request`: an option of the request cannot be used
- * - `invalid_session_input`: what was given is neither a session nor what one can be made of
+ * - `invalid_session_input`: the input is neither a session nor suitable for making a session
  *
  * @category errors
  * @since 0.1.0
@@ -75,11 +75,9 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
 export class ValidationError extends Schema.TaggedError<ValidationError>("heddle/Thread/ValidationError")(
   "ValidationError",
   {
-    /**
-     * The input that cannot be used: the conversation, an option of the request, or what a session is to start from.
-     */
+    /** Kind of unusable input: the conversation, a request option, or the start of a session. */
     reason: Schema.Literals(["invalid_thread", "invalid_request", "invalid_session_input"]),
-    /** Every issue, not the first only. */
+    /** Every issue, not only the first. */
     errors: Schema.Array(Issue)
   }
 ) {
@@ -92,7 +90,7 @@ export class ValidationError extends Schema.TaggedError<ValidationError>("heddle
 Json.addError("ValidationError", ValidationError)
 
 /**
- * A thread of the given messages.
+ * Makes a thread from messages.
  *
  * **Example** (A conversation)
  *
@@ -131,7 +129,7 @@ export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => 
 export const empty: Thread = fromMessages([])
 
 /**
- * The thread with messages added at its end. The given thread is not changed.
+ * Returns the thread with messages appended. The given thread does not change.
  *
  * **Example** (Growing a conversation)
  *
@@ -152,9 +150,7 @@ export const empty: Thread = fromMessages([])
 export const append: {
   /** Takes the thread last, as in a pipe. */
   (messages: ReadonlyArray<Message.Message>): (thread: Thread) => Thread
-  /**
-   * The thread with messages added at its end. The given thread is not changed.
-   */
+  /** Returns the thread with messages appended. The given thread does not change. */
   (thread: Thread, messages: ReadonlyArray<Message.Message>): Thread
 } = dual(
   2,
@@ -162,7 +158,7 @@ export const append: {
 )
 
 /**
- * The last message, if there is one.
+ * Returns the last message, if any.
  *
  * **Example** (The text of the last message)
  *
@@ -179,8 +175,7 @@ export const append: {
 export const lastMessage = (thread: Thread): Message.Message | undefined => thread.messages.at(-1)
 
 /**
- * The tool calls that no message has answered yet, in the order in which they were made. An answer counts for the
- * latest assistant message before it.
+ * Returns the tool calls without an answer, in call order. An answer counts for the latest assistant message before it.
  *
  * **Example** (What a provider would still wait for)
  *
@@ -243,9 +238,9 @@ const rawMessages = (input: unknown): ReadonlyArray<unknown> | undefined => {
 }
 
 /**
- * The thread that an input stands for, or every issue it has: a role outside the closed set, content that is neither
- * a string nor parts, a tool message without a call id. Calls and answers are not compared here, but when a run begins:
- * `Thread.repair(input).repairs` is empty where a run would take the thread.
+ * Converts an input to a thread, or returns all its issues: a role outside the closed set, content other than a string
+ * or parts, a tool message without a call id. Calls and answers are compared only when a run begins:
+ * `Thread.repair(input).repairs` is empty for a thread acceptable to a run.
  *
  * **Example** (All issues at once)
  *
@@ -277,22 +272,23 @@ export const validate = (input: unknown): Result.Result<Thread, ValidationError>
 }
 
 /**
- * One thing that {@link repair} did.
+ * One change made by {@link repair}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Repair {
   /**
-   * `"answered"`: a call was answered as cancelled. `"dropped"`: an answer without a call, or a second one, was left
-   * out. `"moved"`: an answer was put behind its call. `"renamed"`: a call got another id, and its answer with it.
+   * `"answered"`: a call was answered as cancelled. `"dropped"`: an answer without a call, or a second answer, was
+   * removed. `"moved"`: an answer was moved behind its call. `"renamed"`: a call got another id, and its answer got the
+   * same id.
    */
   readonly kind: "answered" | "dropped" | "moved" | "renamed"
-  /** The position of the call's or the answer's message in what was given. */
+  /** Position of the call's or the answer's message in the input. */
   readonly index: number
-  /** The id of the call: the old one of a renamed call. */
+  /** Call id; for a renamed call, the old id. */
   readonly toolCallId: string
-  /** A description of the fault. */
+  /** Description of the fault. */
   readonly reason: string
 }
 
@@ -307,12 +303,12 @@ const callsOf = ({ role, toolCalls }: Message.Input): ReadonlyArray<unknown> =>
 const idOf = (call: unknown): ReadonlyArray<string> =>
   Json.isObject(call) && typeof call["id"] === "string" ? [call["id"]] : []
 
-/** Gives other ids to calls. Each id stays with its first call, and answers to calls of one id are in call order. */
+/** Renames calls. Each id stays with its first call, and answers to calls with equal ids are in call order. */
 class Naming {
   private readonly unique = new ToolCalls.UniqueIds()
-  /** The ids whose first call is still to come. */
+  /** Ids whose first call is still to come. */
   private readonly first: Set<string>
-  /** The new ids of the latest calls, by their ids in what was given. */
+  /** New ids of the latest calls, by their original ids. */
   private open = new Map<string, Array<string>>()
   readonly repairs: Array<Repair> = []
 
@@ -368,16 +364,16 @@ const named = (messages: ReadonlyArray<Message.Input>): Named => {
 }
 
 /**
- * The options of {@link repair}.
+ * Options of {@link repair}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface RepairOptions {
   /**
-   * `true` gives another id to each call whose id an earlier call has, and to each call without an id: `ID_n`, with a
-   * free n from 2 on. The old id stands in the call's `metadata.duplicateOf`, and a server that made the call gets it
-   * back. `false` by default: a run takes repeated ids, and servers that allow these get them unchanged.
+   * `true` gives another id to each call repeating an earlier call's id, and to each call without an id: `ID_n`, with a
+   * free n from 2 on. The old id goes into the call's `metadata.duplicateOf`, and the server behind the call gets the
+   * old id back. `false` by default: a run accepts repeated ids, and servers allowing them get them unchanged.
    */
   readonly uniqueIds?: boolean
 }
@@ -385,16 +381,16 @@ export interface RepairOptions {
 const knownOptions = { uniqueIds: Values.flag } satisfies NamesOf<RepairOptions>
 
 /**
- * The conversation with exactly one answer for each of its tool calls, right behind the message that makes it, and what
- * was done for that. Without anything to mend `repairs` is empty and the messages are as they were.
+ * Returns the conversation with exactly one answer for each tool call, right after the message making the call, and the
+ * changes needed. For a correct conversation `repairs` is empty and the messages are unchanged.
  *
  * **Details**
  *
- * For conversations that were cut short, trimmed or put together by hand: a provider refuses one with an open call or
- * with an answer to no call, and so does a run. Open calls are answered as cancelled, answers without a call and second
- * answers are dropped, and an answer that comes after other messages is moved. Texts are kept. A conversation that
- * waits for an approval, for a result or for an answer is no case for it: give the answer instead
- * (`Message.answer(id, result)` behind the call, or the session's `Session.answer` and `Session.approve`).
+ * For truncated, trimmed or hand-made conversations: providers and runs refuse a conversation with an open call, or
+ * with an answer to no call. Open calls are answered as cancelled, answers without a call and second answers are
+ * dropped, and an answer after other messages is moved. Texts stay. Do not repair a conversation waiting for an
+ * approval, a result or an answer: give the answer instead (`Message.answer(id, result)` behind the call, or the
+ * session's `Session.answer` and `Session.approve`).
  *
  * **Example** (Continuing after a process that ended too early)
  *

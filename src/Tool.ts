@@ -1,6 +1,6 @@
 /**
- * Tools: what a model may call, how a call is run, and its possible outcomes. A tool's handler is an Effect: its
- * services are requirements of the run, its failure is data, and its defect becomes a `ToolError`.
+ * Tools: what a model may call, how a call runs, and its possible outcomes. A tool's handler is an Effect: its services
+ * are requirements of the run, its failure is data, and its defect becomes a `ToolError`.
  *
  * @since 0.1.0
  */
@@ -50,7 +50,7 @@ export type {
 export type { ChatOptions } from "./internal/answer/subAgent.ts"
 
 /**
- * A tool. Throws a `TypeError` that names the option for a name, a flag, parameters or a timeout that cannot be used.
+ * Makes a tool. Throws a `TypeError` naming the option for an unusable name, flag, parameters or timeout.
  *
  * **Example** (A tool with a typed handler)
  *
@@ -109,14 +109,16 @@ export const make = <
 }
 
 /**
- * A tool whose handler is a run: a sub-agent. `chat` returns the run's stream, `result` the call's result: by default
- * the run's last text, or a {@link ChatFailed}. The run's events are the call's progress
- * (`ToolProgress` with the event as its `progress`), nested under the call's id; what a slow reader misses of them is
- * dropped like other progress. The run shares the permits and the deadline around it and stops with the call, softly
- * where the call blocks interruption; the call holds no permit meanwhile. A halt ends the run alone. It has no timeout.
+ * Makes a tool whose handler is a run: a sub-agent. `chat` returns the run's stream, `result` the call's result: by
+ * default the run's last text, or a {@link ChatFailed}. The run's events are the call's progress (`ToolProgress` with
+ * the event as its `progress`), nested under the call's id; events missed by a slow reader are dropped like other
+ * progress.
  *
- * In a kept session the run is kept as well: after a crash the call is tried again (`afterCrash: "retry"` by default)
- * and its run continues where it was, and what the run waits for the session waits for.
+ * The run shares the permits and the deadline around it and stops with the call, softly if the call blocks
+ * interruption; meanwhile the call holds no permit. A halt ends only this run. The tool has no timeout.
+ *
+ * In a kept session the run is kept as well: after a crash the call is tried again (`afterCrash: "retry"` by default),
+ * and its run continues from its journal. The session waits for everything the run waits for.
  *
  * **Example** (A researcher for a writer)
  *
@@ -167,7 +169,7 @@ export const fromChat = <
   ) as any
 
 /**
- * The outcome of a handler that produced a value.
+ * Outcome of a handler producing a value.
  *
  * **Example** (A result of an executor)
  *
@@ -183,7 +185,7 @@ export const fromChat = <
 export const ok = <A>(value: A): ToolOutcomes.Ok<A> => ToolOutcomes.brand({ _tag: "Ok", value })
 
 /**
- * The outcome of a handler that reports a failure.
+ * Outcome of a handler reporting a failure.
  *
  * **Example** (A failure of an executor)
  *
@@ -199,16 +201,17 @@ export const ok = <A>(value: A): ToolOutcomes.Ok<A> => ToolOutcomes.brand({ _tag
 export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand({ _tag: "Error", error: reason })
 
 /**
- * Makes the value with which a handler succeeds when the model is to see more than a text: text, image and file parts,
- * each image and file by its `url` or its base64 `data`. The parts pass by the tool's `success` schema and the run's
- * `Encoder`, and are the `content` of the tool message and of `ToolResultEncoded`. Anthropic and OpenAI Responses have
- * images within the tool's answer; OpenAI Chat and Gemini, whose answers hold none, have them behind the answers of the
- * turn, as a user's, each led in by the id of its call. A part that a protocol does not support becomes one line with
- * its kind, type and size. The result limit is for the texts among them.
+ * Makes a handler's success value for showing the model more than a text: text, image and file parts, each image and
+ * file by its `url` or its base64 `data`. The parts bypass the tool's `success` schema and the run's `Encoder`, and
+ * become the `content` of the tool message and of `ToolResultEncoded`.
  *
- * The parts are copied, with their `metadata` as JSON: what is done to them afterwards is not seen.
+ * Anthropic and OpenAI Responses accept images inside the tool's answer. For OpenAI Chat and Gemini, whose answers
+ * cannot contain images, they follow the turn's answers in a user message, each introduced by its call id. A part
+ * unsupported by the protocol becomes one line with its kind, type and size. The result limit applies to the text
+ * parts.
  *
- * Throws a `TypeError` that names the part for one that is no text, image or file, or has neither `url` nor `data`.
+ * The parts are copied, with their `metadata` as JSON: later changes to them have no effect. Throws a `TypeError`
+ * naming the part if it is not a text, image or file, or lacks both `url` and `data`.
  *
  * **Example** (A tool that shows a picture)
  *
@@ -241,15 +244,14 @@ export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand
 export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Content => ToolOutcomes.content(parts)
 
 /**
- * Makes the value with which a handler succeeds to ask the user a question. The run ends with outcome `AskUser` once
- * the other calls of the turn have been answered or wait themselves. A list is what the user may choose from, or any
- * data that a user interface reads. `answer` is the type of the answer, which another process checks by its JSON
- * Schema: only an answer that fits is accepted. Once `expiresIn` is over no answer is accepted any more, and
- * `Session.expire` answers the question with `defaultAnswer`.
+ * Makes a handler's success value for asking the user a question. The run ends with outcome `AskUser` once the turn's
+ * other calls have been answered or also wait. A list contains the user's choices, or any data for a user interface.
+ * `answer` is the answer's type, which another process checks by its JSON Schema: only a fitting answer is accepted.
+ * After `expiresIn` no answer is accepted any more, and `Session.expire` answers the question with `defaultAnswer`.
  *
- * The answer is what the model reads of the call. With `resume` it is the handler's instead: once it is there, the
- * handler is started again as a new attempt of the same call, in whatever process, with `call.resumed`, which has the
- * answer and the state that `resume` is.
+ * The model reads the answer as the call's result. With `resume` the handler gets the answer instead: the handler then
+ * starts again, as a new attempt of the same call, in any process. Its `call.resumed` contains the answer, and the
+ * value of `resume` as the state.
  *
  * **Example** (A question with an answer of a type)
  *
@@ -308,8 +310,8 @@ export const askUser = <A = unknown>(
 ): ToolOutcomes.AskUser => ToolOutcomes.brand(ToolOutcomes.question(question, options))
 
 /**
- * Makes the value with which a handler succeeds to end the run. `reason` is the run's halt reason; those of the runtime
- * itself (`completed`, `max_turns`, …) are reserved. `result` is written for the model like any other.
+ * Makes a handler's success value for ending the run. `reason` is the run's halt reason; the runtime's own reasons
+ * (`completed`, `max_turns`, …) are reserved. `result` is encoded for the model like any other result.
  *
  * **Example** (A tool that ends the run)
  *
@@ -335,7 +337,7 @@ export const halt = <A>(reason: string, result: A): ToolOutcomes.Halt<A> =>
   ToolOutcomes.brand({ _tag: "Halt", reason, result })
 
 /**
- * The definition of a tool: its name, description and the JSON Schema of its parameters.
+ * Returns a tool's definition: its name, description and parameter JSON Schema.
  *
  * **Example** (What the model reads)
  *
@@ -364,9 +366,9 @@ export const definition = (tool: Declared.Any): Declared.Definition => ({
 })
 
 /**
- * Tells whether a call with these arguments changes nothing, as its tool declares with `readOnly`. `args` are the
- * arguments as the handler receives them. Where the tool's function throws, or returns anything but `true`, the call
- * counts as one that changes something.
+ * Tells whether a call with these arguments changes nothing, as declared by the tool's `readOnly`. `args` are the
+ * arguments as received by the handler. If the tool's function throws, or returns anything but `true`, the call counts
+ * as changing something.
  *
  * **Example** (A shell that looks, and a shell that removes)
  *
@@ -390,10 +392,10 @@ export const isReadOnly = <T extends Declared.Any>(tool: T, args: Declared.Param
   ToolOptions.isReadOnly(tool, args)
 
 /**
- * Tells whether a call with these arguments may destroy something, as its tool declares with `destructive`, for a user
- * interface that asks before such a call. A tool that declares nothing counts as one that does not. `args` are the
- * arguments as the handler receives them: `tool.parameters.decode` makes them of those of a `Message.ToolCall`. Where
- * the tool's function throws, or returns anything but `false`, the call counts as one that may.
+ * Tells whether a call with these arguments may destroy something, as declared by the tool's `destructive`, for a user
+ * interface asking before such calls. A tool without the declaration counts as harmless. `args` are the arguments as
+ * received by the handler: `tool.parameters.decode` makes them from a `Message.ToolCall`'s. If the tool's function
+ * throws, or returns anything but `false`, the call counts as destructive.
  *
  * **Example** (A shell that removes)
  *

@@ -1,6 +1,6 @@
 /**
- * Runs the tool calls of a turn. Every call is answered exactly once, whatever happens to it; handlers are fibers the
- * run owns, bounded in number and in time, and none is alive when the run has ended.
+ * Runs a turn's tool calls. Every call is answered exactly once, whatever happens to it. Handlers are fibers owned by
+ * the run, bounded in number and in time, and none is alive after the run has ended.
  *
  * @since 0.1.0
  */
@@ -23,50 +23,50 @@ export type { OnToolError } from "./internal/declare/tool.ts"
 export type { CancelSource } from "./internal/ask/options.ts"
 
 /**
- * The options of calls.
+ * Options of calls.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<E = never, R = never, Failure = unknown> extends Settings.RunnerOptions<E, R, Failure> {
-  /** The index of the step that the calls are of, as handlers read it. `0` by default. */
+  /** Step index for handlers. `0` by default. */
   readonly stepIndex?: number
   /**
-   * The ids of calls that are allowed to run although their tools ask for an approval. Without its id such a call is
-   * not run, and stands in the `suspensions` of the result.
+   * Ids of calls permitted to run although their tools require an approval. Without its id here such a call does not
+   * run, and appears in the result's `suspensions`.
    */
   readonly approved?: ReadonlyArray<string>
 }
 
 /**
- * The result of the calls.
+ * Result of the calls.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Result {
-  /** The answers in call order, one for each call but those that wait for an approval. */
+  /** Answers in call order, one for each call not waiting for an approval. */
   readonly messages: ReadonlyArray<Message.Message>
-  /** The halt by which a tool ended the run. Left out when none did. */
+  /** Halt by which a tool ended the run. Absent without a halt. */
   readonly halt?: Event.Halt
-  /** The values that handlers added to the context, merged in call order. Left out when none did. */
+  /** Values added to the context by handlers, merged in call order. Absent without such values. */
   readonly contextUpdate?: Readonly<Record<string, unknown>>
-  /** The calls that wait for an answer, in call order. Left out when none does. */
+  /** Waiting calls, in call order. Absent without such calls. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** The handlers that did not stop within the grace period. Left out when all did. */
+  /** Handlers still running after the grace period. Absent if all stopped. */
   readonly abandoned?: ReadonlyArray<Event.Abandoned>
 }
 
 /**
- * A call as a provider or a caller may write it.
+ * A call as written by a provider or a caller.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Call extends Omit<Message.ToolCall, "arguments" | "metadata"> {
-  /** The parsed arguments. `{}` by default. */
+  /** Parsed arguments. `{}` by default. */
   readonly arguments?: Message.ToolCall["arguments"] | null
-  /** The data that you attach to the call. `{}` by default. */
+  /** Data attached to the call by you. `{}` by default. */
   readonly metadata?: Message.ToolCall["metadata"]
 }
 
@@ -79,8 +79,9 @@ const normalised = (call: Call): Message.ToolCall => ({
 })
 
 /**
- * The events of a batch. Nothing starts before the first pull; from then on no handler waits for the reader. Leaving
- * the stream stops every handler. Under `unknownTool: "failTurn"` a call that names no tool gives one `Error` event.
+ * Emits the events of a batch. Nothing starts before the first pull; from then on no handler waits for the reader.
+ * Leaving the stream stops every handler. Under `unknownTool: "failTurn"` a call to an unknown tool emits one `Error`
+ * event.
  *
  * **Example** (Events of one call)
  *
@@ -156,7 +157,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
       // Two calls with one id are distinguished by their order.
       const keys = new Set(ids).size === ids.length ? undefined : ids.map((_, position) => position)
       const { policy, pull, stopped } = yield* Batches.begin<E, R>(asked, tools, options, scope, {
-        // No events are shown: they come as they happen.
+        // Events come as they happen: none is shown.
         order: { resultOrder: keys === undefined ? "completion" : "request", toolEvents: "live" }
       })
       const answers = new Fold.ToolAnswers()
@@ -175,7 +176,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
     })
   )
 
-/** The last event of a call: its answer, or its request for an approval. */
+/** Last event of a call: its answer, or its request for an approval. */
 const lasts: ReadonlySet<Event.Event["_tag"]> = new Set<Event.Event["_tag"]>([
   "ToolResultEncoded",
   "AskUserRequested",
@@ -184,7 +185,7 @@ const lasts: ReadonlySet<Event.Event["_tag"]> = new Set<Event.Event["_tag"]>([
   "ToolSuspended"
 ])
 
-/** `keys` distinguish the calls: their ids, or their positions where two have one id. */
+/** `keys` distinguish the calls: their ids, or their positions if two share an id. */
 const result = (
   calls: ReadonlyArray<Message.ToolCall>,
   keys: ReadonlyArray<Fold.Key>,
