@@ -1,6 +1,6 @@
 /**
- * Resolves the caller's options to what a run uses: an option that is given wins over the application's defaults, and
- * these over ours. An option that cannot be used is the caller's mistake and throws before anything has started.
+ * Resolves the caller's options: a given option takes precedence over the application's defaults, and these over ours.
+ * An unusable option is the caller's mistake and throws before anything starts.
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -14,7 +14,7 @@ import * as Json from "../json.ts"
 import type * as Telemetry from "../telemetry.ts"
 
 /**
- * A source of soft stops: a signal, or an effect that stops the run when it succeeds.
+ * A source of soft stops: a signal, or an effect stopping the run by its success.
  *
  * @category models
  * @since 0.1.0
@@ -22,10 +22,10 @@ import type * as Telemetry from "../telemetry.ts"
 export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
 /**
- * The time that a run may take, from its start: a duration (a number is milliseconds), or `{ after, reserve }`; or
- * `{ at, reserve }` with the time at which it has to end. The run begins to stop then; what does not stop at once has
- * its grace period on top, which uses up the reserve: let `reserve` be more than the `grace` of the run (5 seconds by
- * default), or there may be no last answer. Public as `Limits.DeadlineInput`.
+ * Time limit of a run: a duration from its start (a number is milliseconds), `{ after, reserve }`, or `{ at, reserve }`
+ * with an end time. The run begins to stop at the limit; code that does not stop at once has its grace period on top,
+ * which uses up the reserve. Set `reserve` above the run's `grace` (5 seconds by default), or there may be no last
+ * answer. Public as `Limits.DeadlineInput`.
  *
  * @category models
  * @since 0.1.0
@@ -33,94 +33,93 @@ export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 export type DeadlineInput =
   | Duration.Input
   | Reserving & {
-    /** The time that the run may take, from its start; a number is milliseconds. */
+    /** Time from the start of the run; a number is milliseconds. */
     readonly after: Duration.Input
   }
   | Reserving & {
     /**
-     * The time at which the run has to end, in milliseconds since 1970: the same for a run that waits in a queue first,
-     * or that is resumed after a crash. A time that has passed stops the run before it asks the model.
+     * End time of the run, in milliseconds since 1970. It stays the same for a run that first waits in a queue, or is
+     * resumed after a crash. A past time stops the run before it asks the model.
      */
     readonly at: number
   }
 
 type Reserving = {
   /**
-   * The time that is kept for a last answer of the model; a number is milliseconds. A quarter by default, at most ten
-   * seconds; with `0` tools may use all of it.
+   * Time kept for the model's last answer; a number is milliseconds. Defaults to a quarter, at most ten seconds; with
+   * `0` tools may use the whole time.
    */
   readonly reserve?: Duration.Input
 }
 
 /**
- * The deadline that a caller asked for, in milliseconds.
+ * A requested deadline, in milliseconds.
  *
  * @category models
  * @since 0.1.0
  */
 export interface DeadlineWish {
-  /** Milliseconds from the start of the run. */
+  /** Milliseconds from run start. */
   readonly afterMillis: number
-  /** A time of the clock, in place of that. */
+  /** Clock time, replacing `afterMillis`. */
   readonly at?: number
-  /** The time that is kept for a last answer, in milliseconds. `undefined` for the default. */
+  /** Time kept for a last answer, in milliseconds. `undefined` for the default. */
   readonly reserveMillis: number | undefined
 }
 
-/** The options that concern the running of tools. */
+/** Options for running tools. */
 export interface RunnerOptions<E, R, Failure = unknown> {
   /**
-   * The effect of a failed call on the run: `"continue"` hands the error to the model, `"halt"` ends the run, and a
-   * function decides. It also decides about calls that the model wrote wrong: look at `error.reason`. A tool's own
-   * `onToolError` goes before it. `"continue"` by default.
+   * Effect of a failed call on the run: `"continue"` hands the error to the model, `"halt"` ends the run, and a
+   * function decides. It also decides about calls the model wrote wrong: check `error.reason`. A tool's own
+   * `onToolError` takes precedence. Defaults to `"continue"`.
    */
   readonly onToolError?: Declared.OnToolError<E, R, Failure> | undefined
   /**
-   * The time that a call may take, from the start of its handler; a number is milliseconds, `"infinity"` is no limit,
-   * and `{ total, idle }` limits the time without progress as well. A tool's own `timeout` goes before it. When its
-   * time is up its handler is interrupted, and the call is answered once that has ended, or after the grace period,
-   * five seconds at most: as `abandoned` then. The handler keeps its place for the grace period, and the end of the run
-   * waits for it that long. 30 seconds by default.
+   * Time limit of a call, counted from its handler's start; a number is milliseconds, `"infinity"` is no limit, and
+   * `{ total, idle }` also limits the time without progress. A tool's own `timeout` takes precedence. At the limit the
+   * handler is interrupted, and the call is answered once the handler has ended, or as `abandoned` after the grace
+   * period, at most five seconds. The handler keeps its place for the grace period, and the run's end waits that long.
+   * Defaults to 30 seconds.
    */
   readonly toolTimeout?: Declared.TimeoutInput | undefined
-  /** The number of handlers that run at once. Twice the number of cores by default. */
+  /** Number of handlers running at once. Defaults to twice the number of cores. */
   readonly maxConcurrency?: number | undefined
   /**
-   * The value that handlers read as `call.context`. It replaces the application's (`Policy.Defaults`), which is the
-   * default, else `{}`.
+   * Value of `call.context` for handlers. Replaces the application's context (`Policy.Defaults`), which is the default,
+   * or else `{}`.
    */
   readonly context?: Readonly<Record<string, unknown>> | undefined
-  /** The id by which handlers, responses and spans name the run. One is made by default. */
+  /** Id by which handlers, responses and spans name the run. Generated by default. */
   readonly requestId?: string | undefined
   /**
-   * The id that handlers read as `call.sessionId`. A session gives its id, and a nested run has its parent's. `null` by
-   * default.
+   * Value of `call.sessionId` for handlers. A session passes its id, and a nested run has its parent's. Defaults to
+   * `null`.
    */
   readonly sessionId?: string | undefined
-  /** The decisions of the run. The application's by default, else `Policy.standard`. */
+  /** The run's policy. Defaults to the application's, or else `Policy.standard`. */
   readonly policy?: Policy.Policy | undefined
   /**
-   * The time that code which is stopped may take to stop before it is abandoned; a number is milliseconds. After the
-   * answer of a handler, the time that the fibers may take that it has forked. Until then it keeps its place. 5 seconds
-   * by default.
+   * Time stopped code gets before it is abandoned; a number is milliseconds. After a handler's answer, the same time
+   * applies to fibers it has forked. Until then it keeps its place. Defaults to 5 seconds.
    */
   readonly grace?: Duration.Input | "infinity" | undefined
   /**
-   * An `AbortSignal`, or an effect that succeeds, to stop the run softly: nothing starts any more, running handlers are
-   * interrupted (those with `interrupt: "block"` finish), every call is answered, and the run comes to a result
-   * (outcome `Cancelled`). None by default.
+   * Soft stop: an `AbortSignal`, or an effect that succeeds. Nothing more starts, running handlers are interrupted
+   * (those with `interrupt: "block"` finish), every call is answered, and the run ends with a result (outcome
+   * `Cancelled`). None by default.
    */
   readonly cancel?: CancelSource<R> | undefined
   /**
-   * The time that the run may take: a duration (a number is milliseconds), `{ after, reserve }` with what is kept for a
-   * last answer of the model, or `{ at, reserve }` with the time, in milliseconds since 1970, at which it has to end.
-   * Tools are stopped earlier by the reserve. What does not stop at once has its `grace` on top and uses up that time:
-   * let `reserve` be more than `grace`. The deadline of a run around this one counts if it is earlier. None by default.
+   * Time limit of the run: a duration (a number is milliseconds), `{ after, reserve }` with time kept for the model's
+   * last answer, or `{ at, reserve }` with an end time in milliseconds since 1970. Tools stop earlier by the reserve.
+   * Code that does not stop at once has its `grace` on top, which uses up the reserve: set `reserve` above `grace`. An
+   * earlier deadline of an enclosing run takes precedence. None by default.
    */
   readonly deadline?: DeadlineInput | undefined
 }
 
-/** The decisions of a policy. */
+/** Policy decisions. */
 export const policyKind: Values.Kind = Values.policyOf(Policy.Policy)
 
 const deadlineOptions = {
@@ -129,10 +128,10 @@ const deadlineOptions = {
   reserve: Values.durationOrNone
 } satisfies Values.OptionKinds
 
-/** The time that a run may take. */
+/** Time limit of a run. */
 export const deadlineKind: Values.Kind = Values.either(Values.duration, Values.options(deadlineOptions))
 
-/** A source of stops: a signal, or an effect. */
+/** A source of stops: a signal or an effect. */
 export const cancelSource: Values.Kind = new Values.Kind(
   "an AbortSignal or an Effect",
   (value) => value instanceof AbortSignal || Effect.isEffect(value)
@@ -151,7 +150,7 @@ const runnerOptions = {
   deadline: deadlineKind
 } satisfies NamesOf<RunnerOptions<never, never>>
 
-/** The rules that `Rule.make` has made, whose functions are held to their types. */
+/** Rules made by `Rule.make`, with checked function types. */
 export const madeRules = new WeakSet<object>()
 
 const ruleKind: Values.Kind = new Values.Kind(
@@ -159,7 +158,7 @@ const ruleKind: Values.Kind = new Values.Kind(
   (value) => Json.isObject(value) && madeRules.has(value)
 )
 
-/** The outputs that `Output.make` has made. */
+/** Outputs made by `Output.make`. */
 export const madeOutputs = new WeakSet<object>()
 
 const outputKind: Values.Kind = new Values.Kind(
@@ -167,7 +166,7 @@ const outputKind: Values.Kind = new Values.Kind(
   (value) => Json.isObject(value) && madeOutputs.has(value)
 )
 
-/** The budgets that `Budget.make` and `Budget.from` have made. */
+/** Budgets made by `Budget.make` and `Budget.from`. */
 export const madeBudgets = new WeakSet<object>()
 
 export const budgetKind: Values.Kind = new Values.Kind(
@@ -175,7 +174,7 @@ export const budgetKind: Values.Kind = new Values.Kind(
   (value) => Json.isObject(value) && madeBudgets.has(value)
 )
 
-/** The inboxes that `Inbox.make` has made. */
+/** Inboxes made by `Inbox.make`. */
 export const madeInboxes = new WeakSet<object>()
 
 const inboxKind: Values.Kind = new Values.Kind(
@@ -183,7 +182,7 @@ const inboxKind: Values.Kind = new Values.Kind(
   (value) => Json.isObject(value) && madeInboxes.has(value)
 )
 
-/** Rules, which record their notes by their names. */
+/** Rules with unique names, under which they record their notes. */
 export const rulesKind: Values.Kind = new Values.Kind(
   "an array of rules made with Rule.make, each with a name of its own",
   (value) => Array.isArray(value) && new Set(value.map((rule) => rule?.name)).size === value.length,
@@ -191,8 +190,8 @@ export const rulesKind: Values.Kind = new Values.Kind(
 )
 
 /**
- * The options of a run, in whichever way it is begun: one that another way of running has is no mistake. A test holds
- * the list to the types, which are declared by modules that import this one.
+ * Options for running, however the run begins: an option meant for another way of running is not a mistake. A test
+ * keeps the list in step with the types, which are declared by modules importing this one.
  */
 export const runOptions = Values.nullable({
   ...runnerOptions,
@@ -238,37 +237,37 @@ export const runOptions = Values.nullable({
 const defaultPolicy = { policy: policyKind }
 
 /**
- * The options of a run, resolved.
+ * Resolved options.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Settings<E, R> {
-  /** The decisions. */
+  /** The policy. */
   readonly policy: Policy.Policy
-  /** The effect of a failed call on the run. */
+  /** Effect of a failed call on the run. */
   readonly onToolError: Declared.OnToolError<E, R>
-  /** The time that a call may take, in milliseconds. `Infinity` for no limit. */
+  /** Time limit of a call, in milliseconds. `Infinity` for no limit. */
   readonly timeoutMillis: number
-  /** The time that a call may take without progress, in milliseconds. `Infinity` for no limit. */
+  /** Time limit of a call without progress, in milliseconds. `Infinity` for no limit. */
   readonly idleMillis: number
-  /** The time that code which is stopped may take to stop, in milliseconds. */
+  /** Time for stopped code to stop, in milliseconds. */
   readonly graceMillis: number
-  /** The number of handlers that run at once. `undefined` for twice the number of cores. */
+  /** Number of handlers running at once. `undefined` for twice the number of cores. */
   readonly maxConcurrency: number | undefined
-  /** The deadline that the caller asked for. `undefined` for none. */
+  /** Requested deadline, or `undefined`. */
   readonly deadline: DeadlineWish | undefined
-  /** The value that handlers read as `call.context`. */
+  /** Value of `call.context` for handlers. */
   readonly context: Readonly<Record<string, unknown>>
-  /** The id of the run. */
+  /** The run's id. */
   readonly requestId: string
-  /** The id of the session. `null` outside of one. */
+  /** Session id. `null` outside a session. */
   readonly sessionId: string | null
-  /** The ids of calls that are approved. Left out where none is. */
+  /** Approved call ids. Left out if empty. */
   readonly approved?: ReadonlySet<string>
 }
 
-// Milliseconds: a duration in words would be read anew by every run.
+// Milliseconds: every run would parse a duration text again.
 const defaultToolTimeout = 30_000
 export const defaultGrace = 5_000
 
@@ -282,7 +281,7 @@ export const positiveInteger = (name: string, value: unknown): number => {
   throw new RangeError(`${name} must be a positive integer; got: ${show(value)}`)
 }
 
-/** A number is milliseconds already. Each run asks some times. */
+/** Numbers already are milliseconds. Every run reads a few durations. */
 const read = (value: unknown): number => {
   if (typeof value === "number") return value
   const duration = Values.readDuration(value)
@@ -306,8 +305,8 @@ const millisOrNone = (name: string, value: unknown): number => {
 }
 
 /**
- * A function that declares no parameters cannot misread them; one with another number of them was written for
- * something else.
+ * Checks the error policy. A function without declared parameters cannot misread them; one with another number was
+ * written for something else.
  */
 const onToolError = <E, R>(value: unknown): Declared.OnToolError<E, R> => {
   if (value === null || value === undefined) return "continue"
@@ -319,7 +318,7 @@ const onToolError = <E, R>(value: unknown): Declared.OnToolError<E, R> => {
   throw new TypeError(`onToolError must take (call, error); got: ${show(value)}`)
 }
 
-/** Refuses what cannot stop a run. `name` is the option as the caller wrote it. */
+/** Refuses anything unable to stop a run. `name` is the option as written by the caller. */
 export const checkCancel = (cancel: unknown, name = "cancel"): void => {
   const isUsable = cancel === undefined || cancel === null || cancel instanceof AbortSignal || Effect.isEffect(cancel)
   if (!isUsable) {
@@ -334,12 +333,12 @@ const usable = (policy: Policy.Policy): Policy.Policy => {
       `policy: resultLimit must be a whole number, 0 or Infinity for no limit; got: ${show(resultLimit)}`
     )
   }
-  // A turn that fails as a whole has no tool running, which cannot be promised once one has started.
+  // A turn failing as a whole has no running tools, which cannot be promised after an early start.
   if (policy.unknownTool !== "failTurn" || policy.start === "afterTurn") return policy
   throw new TypeError(`policy: unknownTool "failTurn" needs start "afterTurn"; got: ${show(policy.start)}`)
 }
 
-/** A policy of which every decision is made: what a program without types leaves out is the standard's. */
+/** Completes a policy: decisions left out by an untyped program come from the standard policy. */
 const whole = (standard: Policy.Policy, given: Policy.Policy): Policy.Policy => ({
   ...Values.filled(standard, given),
   siblings: Values.filled(standard.siblings, given.siblings ?? {})
@@ -370,13 +369,13 @@ const time = (at: unknown): number => {
   throw new RangeError(`deadline.at must be a time in milliseconds since 1970; got: ${show(at)}`)
 }
 
-/** The id of the session, or the `sessionId` of the options, of the run whose handler this code runs in. */
+/** Session id, or the `sessionId` option, of the run whose handler this code runs in. */
 export const CurrentSessionId: Context.Reference<string | null> = Context.Reference<string | null>(
   "heddle/internal/SessionId",
   { defaultValue: () => null }
 )
 
-/** Throws for an option that cannot be used. */
+/** Resolves the options. Throws for an unusable option. */
 export const resolve = <E, R>(
   options: RunnerOptions<E, R, any>,
   defaults: Policy.Defaults,
@@ -386,7 +385,7 @@ export const resolve = <E, R>(
   checkNames("a run", options, runOptions)
   checkCancel(options.cancel)
   const given = options.policy ?? defaults.policy
-  // A layer has checked its own: the reference may be set without one.
+  // A layer has checked its own policy, but the reference may be set without a layer.
   if (options.policy === undefined && given !== undefined) {
     checkNames("Policy.Defaults", { policy: given }, defaultPolicy)
   }
@@ -407,7 +406,7 @@ export const resolve = <E, R>(
   }
 }
 
-/** The limits of the time of a call. */
+/** Time limits of a call. */
 export type Times = Pick<Settings<any, any>, "timeoutMillis" | "idleMillis">
 
 const times = (name: string, input: unknown): Times => {
@@ -416,35 +415,35 @@ const times = (name: string, input: unknown): Times => {
   return { timeoutMillis: millis(`${name}.total`, total), idleMillis: millis(`${name}.idle`, idle) }
 }
 
-/** Returns the limits of the time of a tool's calls. `usual` is for a tool without a timeout. */
+/** Returns the time limits for a tool's calls. `usual` applies to a tool without a timeout. */
 export const timesOf = ({ timeout }: Pick<Declared.Any, "timeout">, usual: Times): Times =>
   timeout === undefined ? usual : times("timeout", timeout)
 
-/** Returns the milliseconds that code may take which reports no progress. */
+/** Returns the time limit for code without progress reports, in milliseconds. */
 export const silentMillis = ({ idleMillis, timeoutMillis }: Times): number => Math.min(idleMillis, timeoutMillis)
 
 /**
- * Returns the milliseconds that the code of a tool may take beside its handler. `usual` is for a tool without a
- * timeout, and for code of no tool.
+ * Returns the time limit for a tool's code besides its handler, in milliseconds. `usual` applies to tools without a
+ * timeout, and to code outside tools.
  */
 export const timeoutOf = (tool: Declared.Any | undefined, usual: number): number =>
   tool?.timeout === undefined ? usual : silentMillis(times("timeout", tool.timeout))
 
 const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 
-/** Returns the number of handlers of a tree of runs that may run at once by default. */
+/** Returns the default number of concurrent handlers in a tree of runs. */
 export const widest = (): number => 2 * cores()
 
-/** Returns the number of calls of a batch that may run at once by default. */
+/** Returns the default number of concurrent calls in a batch. */
 export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, widest()))
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
-/** 22 URL-safe characters, as many as 16 random bytes need. A random number has bits for five of them. */
+/** Makes an id: 22 URL-safe characters, enough for 16 random bytes. One random number provides five characters. */
 export const mintRequestId = <R>(context: Context.Context<R>): string => {
   const random = Context.get(context, Random.Random)
   const five = (): string => letters(Math.floor(random.nextDoubleUnsafe() * 2 ** 30))
-  // A joined array is one text: a text that is put together keeps its pieces.
+  // A joined array is a flat text; concatenation would keep the pieces.
   return [five(), five(), five(), five(), five().slice(0, 2)].join("")
 }
 

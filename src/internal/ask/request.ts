@@ -1,7 +1,7 @@
 /**
- * The request of a model call: the options for the model, and none for driving the run. Everything that is wrong with
- * it is found before the adapter is touched, a conversation included in which a call has no answer, an answer has no
- * call, or anything stands between the two: providers refuse those.
+ * Builds and checks model requests: options for the model, not for driving the run. Every mistake is found before the
+ * adapter is involved, including a conversation with a call without an answer, an answer without a call, or messages
+ * between the two: providers refuse these.
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
@@ -15,18 +15,18 @@ import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 
 /**
- * The tool that the model may, must or must not call: `"auto"`, `"none"`, `"required"`, or one tool by name.
+ * Tool choice for the model: `"auto"`, `"none"`, `"required"`, or one tool by name.
  *
  * @category models
  * @since 0.1.0
  */
 export type ToolChoice = "auto" | "none" | "required" | {
-  /** The name of the tool that the model must call. */
+  /** Tool the model must call. */
   readonly name: string
 }
 
 /**
- * The form of the answer: plain text, any JSON object, or JSON that fits a schema.
+ * Answer format: plain text, any JSON object, or JSON matching a schema.
  *
  * @category models
  * @since 0.1.0
@@ -36,17 +36,16 @@ export type ResponseFormat =
   | { readonly type: "json_object" }
   | {
     readonly type: "json_schema"
-    /** The name of the schema, which the provider receives. */
+    /** Schema name, sent to the provider. */
     readonly name: string
     /**
-     * A JSON Schema of an object. Of an Effect Schema: `{ ...schema, $defs: definitions }`, with the `schema` and the
-     * `definitions` of `Schema.toJsonSchemaDocument`. A `$ref` in it that points nowhere fails the request, with its
-     * path.
+     * JSON Schema of an object. For an Effect Schema: `{ ...schema, $defs: definitions }`, with `schema` and
+     * `definitions` from `Schema.toJsonSchemaDocument`. A dangling `$ref` fails the request, with its path.
      */
     readonly schema: Readonly<Record<string, unknown>>
     /**
-     * `true` if the provider holds the model to the schema. OpenAI's adapters then ask for every field, and one that
-     * may be missing arrives as `null`. The provider's choice by default.
+     * `true` if the provider enforces the schema. OpenAI's adapters then request every field, and an optional field may
+     * arrive as `null`. Defaults to the provider's choice.
      */
     readonly strict?: boolean
   }
@@ -58,57 +57,57 @@ export type ResponseFormat =
  * @since 0.1.0
  */
 export interface Template {
-  /** The tools that the model may call. */
+  /** Tools offered to the model. */
   readonly tools: ReadonlyArray<Declared.Definition>
-  /** The name of the model. The adapter's without it. */
+  /** Model name. The adapter's model if left out. */
   readonly model?: string
-  /** The tool that the model may, must or must not call. */
+  /** Tool choice for the model. */
   readonly toolChoice?: ToolChoice
-  /** The sampling temperature, from 0 to 2. */
+  /** Sampling temperature, from 0 to 2. */
   readonly temperature?: number
-  /** The number of tokens that the reply may have. */
+  /** Longest reply, in tokens. */
   readonly maxTokens?: number
-  /** The form of the answer. */
+  /** Answer format. */
   readonly responseFormat?: ResponseFormat
-  /** Names the conversation for a provider's prompt cache, where an adapter is set to use one. */
+  /** Conversation key for a provider's prompt cache, if the adapter uses caching. */
   readonly cacheKey?: string
-  /** Fields of the provider's own, sent as they are. */
+  /** The provider's own fields, sent unchanged. */
   readonly options?: Readonly<Record<string, unknown>>
-  /** Bounds of the attempts at the request, for the adapter. No adapter sends them. Its own settings by default. */
+  /** Bounds on attempts, for the adapter; never sent. The adapter's own settings if left out. */
   readonly attempt?: Attempt
 }
 
 /**
- * Bounds of the attempts at a request that another adapter may answer.
+ * Bounds on attempts at a request another adapter may answer instead.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Attempt {
-  /** The number of times that the adapter tries a failed request again. */
+  /** Number of retries after a failed request. */
   readonly retries?: number
-  /** The longest wait for a pause that the server has asked for, in milliseconds. A longer one fails the request. */
+  /** Longest pause accepted from the server, in milliseconds. A longer pause fails the request. */
   readonly patienceMillis?: number
 }
 
 /**
- * The run that makes a request.
+ * The run making a request.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Asker {
-  /** The id of the run. */
+  /** The run's id. */
   readonly requestId: string
-  /** The step of the run that the reply is for, from 0. A request that is retried has the same. */
+  /** Step index for the reply, from 0. A retried request keeps its step. */
   readonly stepIndex: number
-  /** The id of the session, or the `sessionId` of the options. `null` when there is none. */
+  /** Session id, or the `sessionId` option. `null` if there is none of these. */
   readonly sessionId: string | null
 }
 
 /**
- * A request as a server shows it, beside the events of its run: in no stream, since the order of the events there is
- * that of their kinds alone.
+ * A request as shown by a server, beside the run's events. Never part of a stream, where only event kinds determine the
+ * order.
  */
 export type RequestEvent =
   | {
@@ -120,76 +119,75 @@ export type RequestEvent =
   }
   | ({ readonly _tag: "RequestRetried"; readonly stepIndex: number; readonly attempt: number } & Retried)
 
-/** A try of a request that failed, and behind which another one follows. */
+/** A failed try of a request, followed by another. */
 export interface Retried {
-  /** The number of the try, from 1. */
+  /** Try number, from 1. */
   readonly try: number
-  /** The reason of its error. */
+  /** Error reason. */
   readonly code: string
-  /** The pause before the next try, in milliseconds. */
+  /** Pause before the next try, in milliseconds. */
   readonly afterMillis: number
 }
 
 /**
- * The listener to the requests of one run: `within` is the function by which the handler around it reports progress, or
- * `undefined` for a run in no handler.
+ * Listener for one run's requests. `within` is the enclosing handler's progress function, or `undefined` for a run
+ * outside handlers.
  */
 export interface Listener {
   readonly within: object | undefined
   readonly tell: (event: RequestEvent) => void
 }
 
-/** The listener of the run that this code starts or is a part of. */
+/** Listener of the run this code starts or belongs to. */
 export const CurrentListener: Context.Reference<Listener | undefined> = Context.Reference<Listener | undefined>(
   "heddle/internal/RequestListener",
   { defaultValue: () => undefined }
 )
 
-/** The listener to the requests of the sessions that a worker drives. */
+/** Listener for requests in sessions driven by a worker. */
 export const SessionListener: Context.Reference<((id: string, event: RequestEvent) => void) | undefined> = Context
   .Reference<((id: string, event: RequestEvent) => void) | undefined>("heddle/internal/SessionRequestListener", {
     defaultValue: () => undefined
   })
 
-/** The listener to the tries of a request, in the fiber that makes it. */
+/** Listener for a request's tries, in the requesting fiber. */
 export const RetryListener: Context.Reference<((retried: Retried) => void) | undefined> = Context.Reference<
   ((retried: Retried) => void) | undefined
 >("heddle/internal/RetryListener", { defaultValue: () => undefined })
 
-/** The options that concern the model. */
+/** Options for the model. */
 export interface ModelOptions {
-  /** A text that is put in front of the messages of each request and kept out of the thread. None by default. */
+  /** Text sent before the messages of each request, but kept out of the thread. None by default. */
   readonly system?: string
-  /** The name of the model. That of `Policy.Defaults` by default, else the adapter's. */
+  /** Model name. Defaults to `Policy.Defaults`, or else the adapter's. */
   readonly model?: string
-  /** The sampling temperature, from 0 to 2. The provider's by default. */
+  /** Sampling temperature, from 0 to 2. Defaults to the provider's. */
   readonly temperature?: number | undefined
-  /** The number of tokens that a reply may have. The adapter's by default, else the provider's. */
+  /** Longest reply, in tokens. Defaults to the adapter's, or else the provider's. */
   readonly maxTokens?: number | undefined
   /**
-   * The tools that the model may call. `"required"` and `{ name }` force a call, in a run of several turns in its first
-   * one: see `Policy.toolChoice`. The model decides by default.
+   * Tool choice for the model. `"required"` and `{ name }` force a call, in a run of several turns only in the first
+   * turn: see `Policy.toolChoice`. By default the model decides.
    */
   readonly toolChoice?: ToolChoice | undefined
-  /** The form that the answer has to have. Free text by default. */
+  /** Required answer format. Defaults to free text. */
   readonly responseFormat?: ResponseFormat | undefined
   /**
-   * A key that requests of one conversation share, for the provider's prompt cache. A session gives its id. None by
-   * default.
+   * Key shared by a conversation's requests, for the provider's prompt cache. A session passes its id. None by default.
    */
   readonly cacheKey?: string
-  /** Fields of the provider's own, which are sent as they are. None by default. */
+  /** The provider's own fields, sent unchanged. None by default. */
   readonly options?: Readonly<Record<string, unknown>>
 }
 
 const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
   typeof choice === "object" && choice !== null ? choice.name : undefined
 
-/** Returns `true` if the model has to call a tool. */
+/** Returns `true` if the model must call a tool. */
 export const isForced = (choice: ModelOptions["toolChoice"]): boolean =>
   choice === "required" || forcedTool(choice) !== undefined
 
-/** The defaults of the application that a request takes. */
+/** Application defaults used by a request. */
 interface Defaults {
   readonly model?: string
   readonly temperature?: number
@@ -226,7 +224,7 @@ export const messages = (
 ): ReadonlyArray<Message.Message> =>
   system === undefined ? thread : [{ role: "system", content: system, metadata: Json.none }, ...thread]
 
-/** A fault of an input, and its place. Public as `Thread.Issue`. */
+/** A fault in an input, with its location. Public as `Thread.Issue`. */
 interface Issue {
   readonly path: string
   readonly reason: string
@@ -293,7 +291,7 @@ const duplicateNames = (tools: ReadonlyArray<Declared.Any>): Issues => {
   return Array.from(repeated, (name) => ({ path: "tools", reason: `two tools are named "${name}"` }))
 }
 
-/** Everything that is wrong with a request, but how its messages stand to one another. */
+/** Returns everything wrong with a request, except the order of its messages. */
 export const issues = (
   messages: ReadonlyArray<Message.Input>,
   request: Template,
@@ -308,7 +306,7 @@ export const issues = (
   ...choiceIssues(request.toolChoice, tools)
 ]
 
-// Pairs the tool messages of a conversation with the calls that they answer.
+// Pairs tool messages in a conversation with the calls they answer.
 
 /** The repair of one fault. Public as `Thread.Repair`. */
 interface Repair {
@@ -319,15 +317,15 @@ interface Repair {
 }
 
 /**
- * A fault at one place: a call without an answer, an answer without a call, a second answer, or an answer that comes
- * after other messages.
+ * A fault at one place: a call without an answer, an answer without a call, a second answer, or an answer after other
+ * messages.
  */
 interface Fault {
   readonly kind: "unanswered" | "orphan" | "repeated" | "late"
-  /** The index of the faulty message, which carries the call or the answer. */
+  /** Index of the faulty message, with the call or the answer. */
   readonly index: number
   readonly toolCallId: string
-  /** The call, and its position in its message. A repeated answer and an orphan have none. */
+  /** The call, and its position in its message. Left out for repeated answers and orphans. */
   readonly call?: Message.ToolCall
   readonly position?: number
 }
@@ -338,7 +336,7 @@ interface Open {
   readonly index: number
 }
 
-/** Lists the calls that providers expect an answer to. Calls of an input that were not checked may be anything. */
+/** Returns the calls needing an answer. Calls in unchecked input may be anything. */
 const expected = (message: Message.Input, index: number): ReadonlyArray<Open> => {
   if (message.role !== "assistant" || !Array.isArray(message.toolCalls)) return []
   return message.toolCalls.flatMap((call: unknown, position) =>
@@ -348,12 +346,12 @@ const expected = (message: Message.Input, index: number): ReadonlyArray<Open> =>
   )
 }
 
-/** The calls of the latest assistant message that made some, while their answers are looked for. */
+/** Calls of the latest assistant message with calls, while their answers are searched. */
 class OpenTurn {
-  /** The ids that were called, answered or not. */
+  /** Called ids, answered or not. */
   private readonly asked: ReadonlySet<string>
   private readonly open = new Map<string, Array<Open>>()
-  /** `true` behind the place of its answers, which ends with the first message that is none. */
+  /** `true` after the place for answers, which ends at the first other message. */
   isClosed = false
 
   constructor(calls: ReadonlyArray<Open>) {
@@ -366,7 +364,7 @@ class OpenTurn {
   }
 
   /**
-   * Returns the fault of an answer, or its open call where it stands too late; nothing where it stands behind its call.
+   * Returns an answer's fault, or its open call if the answer comes too late, or `undefined` for a well-placed answer.
    */
   answer(id: string): Fault["kind"] | Open | undefined {
     const found = this.open.get(id)?.shift()
@@ -374,7 +372,7 @@ class OpenTurn {
     return this.asked.has(id) ? "repeated" : "orphan"
   }
 
-  /** The calls that no message has answered, in call order. */
+  /** Unanswered calls, in call order. */
   get rest(): ReadonlyArray<Open> {
     return Array.from(this.open.values()).flat().toSorted((left, right) => left.position - right.position)
   }
@@ -388,7 +386,7 @@ const unanswered = ({ call, index, position }: Open): Fault => ({
   position
 })
 
-/** Everything that is wrong, in the order of the messages that show it. */
+/** Returns all faults, in message order. */
 const faults = (messages: ReadonlyArray<Message.Input>): ReadonlyArray<Fault> => {
   const found: Array<Fault> = []
   let turn = new OpenTurn([])
@@ -398,7 +396,7 @@ const faults = (messages: ReadonlyArray<Message.Input>): ReadonlyArray<Fault> =>
   messages.forEach((message, index) => {
     if (message.role !== "tool") {
       const calls = expected(message, index)
-      // Instructions are sent beside the conversation by most protocols.
+      // Most protocols send instructions beside the conversation.
       turn.isClosed ||= message.role !== "system"
       if (calls.length === 0) return
       leave()
@@ -440,15 +438,12 @@ const issueOf = (fault: Fault): Issue => ({
   reason: reasons[fault.kind](fault)
 })
 
-/**
- * Lists the reasons why a conversation cannot be sent as it is: each call without its one answer, each answer without
- * its call.
- */
+/** Returns the reasons a conversation cannot be sent: calls without exactly one answer, and answers without a call. */
 export const pairingIssues = (messages: ReadonlyArray<Message.Input>): Issues => faults(messages).map(issueOf)
 
 const detail = "the conversation continued without an answer"
 
-/** The answer to a call that was not run to its end. Its name may be anything. */
+/** Answers a call not run to its end. The call's name may be anything. */
 const cancelled = ({ id, name }: Message.ToolCall): Message.Message => {
   const error = toolError("cancelled", { id, name: String(name) }, { detail })
   return {
@@ -474,7 +469,7 @@ const repairOf = ({ index, kind, toolCallId }: Fault): Repair => {
   }
 }
 
-/** The answers that are to stand behind a message, beside those that do, in call order. */
+/** Returns the answers to add behind a message, by call. */
 const missing = (
   found: ReadonlyArray<Fault>,
   messages: ReadonlyArray<Message.Input>
@@ -487,7 +482,7 @@ const missing = (
   return answers
 }
 
-/** The messages with one answer for each call, right behind it, and what was done for that. */
+/** Returns the messages with exactly one answer right behind each call, and the repairs made. */
 export const repaired = (
   messages: ReadonlyArray<Message.Input>
 ): { readonly messages: ReadonlyArray<Message.Input>; readonly repairs: ReadonlyArray<Repair> } => {
@@ -515,13 +510,13 @@ interface Named<S> {
   readonly candidates?: ReadonlyArray<{ readonly adapter: S }>
 }
 
-/** Returns the first adapter, with all of them by their names. */
+/** Returns the first adapter, with all adapters by name. */
 export const named = <S extends Named<S>>(adapters: ReadonlyArray<readonly [name: string, adapter: S]>): S => ({
   ...adapters[0]?.[1] as S,
   named: new Map(adapters)
 })
 
-/** Changes an adapter, each of its named ones, and each of its candidates: a run asks these, and not their adapter. */
+/** Changes an adapter, its named adapters and its candidates: a run asks these directly. */
 export const changed = <S extends Named<S>>(adapter: S, change: (adapter: S) => S): S => {
   if (adapter.named !== undefined) {
     return named(Array.from(adapter.named, ([name, one]) => [name, changed(one, change)] as const))
@@ -531,16 +526,16 @@ export const changed = <S extends Named<S>>(adapter: S, change: (adapter: S) => 
   return { ...next, candidates: next.candidates.map((one) => ({ ...one, adapter: change(one.adapter) })) }
 }
 
-// Requests outside of a run.
+// Requests outside runs.
 
-/** Returns the fields of the error for a request that a rule ends, where there is no run to end. */
+/** Returns the error fields for a request ended by a rule, outside any run. */
 export const refusedBy = (outcome: { readonly _tag: string; readonly rule?: string }) =>
   ({
     reason: "invalid_request",
     detail: `the rule ${JSON.stringify(outcome.rule ?? outcome._tag)} allows no request`
   }) as const
 
-/** A request that belongs to no run. Its tools are offered, and do not run. */
+/** A request outside runs. Its tools are offered but never run. */
 export interface Single {
   readonly adapter: unknown
   readonly system: string | undefined
@@ -549,7 +544,7 @@ export interface Single {
   readonly messages: ReadonlyArray<Message.Message>
 }
 
-/** A reply to such a request, as rules hear it. */
+/** A reply to such a request, as heard by rules. */
 interface SingleReply {
   readonly error: unknown
   readonly hasSaid: boolean
@@ -557,14 +552,14 @@ interface SingleReply {
 }
 
 /**
- * Makes a request as rules change it, by a function that reads its reply. Fails with the outcome of an ending rule.
+ * Makes a request as changed by rules, reading its reply with a function. Fails with the outcome of an ending rule.
  */
 export type Governing = (
   single: Single,
   read: (single: Single) => Effect.Effect<SingleReply>
 ) => Effect.Effect<void, Parameters<typeof refusedBy>[0]>
 
-/** The rules of requests that belong to no run: `Rule.layer` gives them, since adapters know no rules. */
+/** Rules for requests outside runs, set by `Rule.layer`: adapters know no rules. */
 export const CurrentGoverning: Context.Reference<Governing | undefined> = Context.Reference<Governing | undefined>(
   "heddle/internal/Governing",
   { defaultValue: () => undefined }
