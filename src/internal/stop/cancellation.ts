@@ -1,6 +1,6 @@
 /**
- * The soft stop of a run: a request that is made once and stays made. A listener that is added later is called at once,
- * so that nothing that starts after the request misses it.
+ * The soft stop of a run: requested once, it stays requested. A listener added later is called at once, so nothing
+ * starting after the request misses it.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -11,10 +11,10 @@ import * as Deadline from "./deadline.ts"
 
 const abortCause = "Execution cancelled by parent abort signal"
 
-/** The cause of a stop that was requested of the session. */
+/** The cause for a session's stop request. */
 export const stopCause = "the run was stopped"
 
-/** The cause of the stop of one call that was given no reason. */
+/** The cause for stopping one call without a given reason. */
 export const callStopCause = "the call was stopped"
 
 const textOf = (reason: unknown, of: string, otherwise: string): string => {
@@ -23,20 +23,19 @@ const textOf = (reason: unknown, of: string, otherwise: string): string => {
   throw new TypeError(`${of}: the reason must be a text, which the model reads`)
 }
 
-/** Returns the reason that the model reads for the stop of one call. Any reason but a text is a defect. */
+/** Returns the reason shown to the model for stopping one call. Any non-text reason is a defect. */
 export const reasonOf = (reason: unknown, of: string): string => textOf(reason, of, callStopCause)
 
-/** Returns the cause that the model reads for the stop of a run. Any reason but a text is a defect. */
+/** Returns the cause shown to the model for stopping a run. Any non-text reason is a defect. */
 export const causeOf = (reason: unknown, of: string): string => textOf(reason, of, abortCause)
 
 /**
- * The source of the request. A run that an abandoned handler starts is stopped as if the handler were interrupted:
- * `"interrupt"`.
+ * Request source. A run started by an abandoned handler is stopped as if the handler were interrupted: `"interrupt"`.
  */
 export type Reason = "cancel" | "deadline" | "interrupt" | "stop"
 
 export class Cancellation {
-  /** The reason of the request: `cause` as the model reads it, `reason` as the outcome names it. */
+  /** Reason of the request: `cause` as read by the model, `reason` as named by the outcome. */
   cause = abortCause
   reason: Reason = "cancel"
   private hasBeenRequested = false
@@ -55,7 +54,10 @@ export class Cancellation {
     this.listeners.clear()
   }
 
-  /** Calls `listener` when the request is made, at once if it has been. The returned function removes the listener. */
+  /**
+   * Calls `listener` when the request is made, or at once after an earlier request. The returned function removes the
+   * listener.
+   */
   onRequest(listener: () => void): () => void {
     if (this.hasBeenRequested) listener()
     else this.listeners.add(listener)
@@ -63,7 +65,7 @@ export class Cancellation {
   }
 }
 
-/** Returns the result of an effect, or that of `otherwise` as soon as the request is made. */
+/** Returns an effect's result, or that of `otherwise` as soon as the request is made. */
 export const orElse = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   cancellation: Cancellation | undefined,
@@ -77,12 +79,12 @@ export const orElse = <A, E, R>(
   return Effect.raceFirst(effect, requested)
 }
 
-/** The sources that may stop a run softly. */
+/** Sources of a soft stop. */
 interface Stops {
-  /** The soft stop of the run around this one. */
+  /** Soft stop of the enclosing run. */
   readonly parent: Cancellation | undefined
   readonly deadline: Deadline.Deadline | undefined
-  /** The caller's signal or effect. An effect is started by `Inherited.listen`, since it belongs to the run. */
+  /** Signal or effect from the caller. `Inherited.listen` starts an effect, since it belongs to the run. */
   readonly cancel: CancelSource<any> | undefined
 }
 
@@ -105,7 +107,7 @@ export const watch = (
     }
     if (cancel instanceof AbortSignal) {
       const request = () => cancellation.request()
-      // The scope learns of the listener before it is added, so that an interruption in between leaves none behind.
+      // The finalizer comes before the listener, so an interruption in between leaves no listener behind.
       yield* Scope.addFinalizer(scope, Effect.sync(() => cancel.removeEventListener("abort", request)))
       if (cancel.aborted) request()
       else cancel.addEventListener("abort", request, { once: true })

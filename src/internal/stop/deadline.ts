@@ -1,6 +1,6 @@
 /**
- * Deadlines. At the deadline of a run, the run is stopped. Its tools are stopped a little earlier, so that a last
- * answer of the model still fits, and runs that a tool starts end with the tools.
+ * Deadlines. A run is stopped at its deadline. Its tools are stopped a little earlier, leaving time for the model's
+ * last answer; runs started by a tool end with the tools.
  */
 import type { DeadlineWish } from "../ask/options.ts"
 
@@ -13,13 +13,13 @@ export interface Deadline {
 export const toolsCause = "the deadline of the run leaves no more time for tools"
 export const cause = "the deadline of the run has passed"
 
-/** Tells whether a cause of a stop is that of a deadline. */
+/** Returns `true` for the cause of a deadline stop. */
 export const isCause = (text: string): boolean => text === toolsCause || text === cause
 
 const longestReserve = 10_000
 const reservedShare = 0.25
 
-/** Returns the earlier of the deadline that the caller asked for and that of the run around this one. */
+/** Returns the earlier deadline: the caller's, or the enclosing run's. */
 export const resolve = (
   wish: DeadlineWish | undefined,
   inherited: number | undefined,

@@ -1,8 +1,7 @@
 /**
- * Inheritance from a run to the runs that its handlers start: the permits of the tree, the deadline, the soft stop, and
- * the account of usage. It travels as Context references in the handler's fiber, so that no caller passes it along.
- * While a nested run is alive, the handler around it holds no permit. A run that an abandoned handler starts does
- * nothing.
+ * Everything a run passes to runs started by its handlers: the tree's permits, the deadline, the soft stop, and usage
+ * accounting. Context references in the handler's fiber carry it, so callers pass nothing along. While a nested run is
+ * alive, the enclosing handler holds no permit. A run started by an abandoned handler does nothing.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -36,12 +35,12 @@ export const Keyed: Context.Reference<KeyedPermits> = Context.Reference<KeyedPer
   defaultValue: () => new KeyedPermits()
 })
 
-/** The soft stop of the run whose handler this code runs in. */
+/** Soft stop of the run whose handler this code runs in. */
 export const ParentCancellation: Context.Reference<Cancellation.Cancellation | undefined> = Context.Reference<
   Cancellation.Cancellation | undefined
 >("heddle/internal/ParentCancellation", { defaultValue: () => undefined })
 
-/** Holds the run that a handle is for: the first that is entered. Its handlers may start others. */
+/** Holds a handle's run: the first run entered. Its handlers may start others. */
 export class Hold {
   running: Running | undefined
   private readonly onEntered: () => void
@@ -64,40 +63,40 @@ export const CurrentHold: Context.Reference<Hold | undefined> = Context.Referenc
 )
 
 export interface Ambient {
-  /** The permits of the tree. */
+  /** Permits of the tree. */
   readonly permits: Semaphore.Semaphore
   readonly deadline: Deadline.Deadline | undefined
-  /** The soft stop of the run. `undefined` where nothing can request it. */
+  /** The run's soft stop. `undefined` if nothing can request a stop. */
   readonly cancellation: Cancellation.Cancellation | undefined
   readonly spending: Spendings.Spending
   readonly sessionId: string | null
-  /** The services that the last batch found: those of one step are mostly those of the next. */
+  /** Services found by the last batch, mostly valid for the next step too. */
   found: Found | undefined
 }
 
-/** The services that the batches of a run find in the context of its steps. */
+/** Services found by a run's batches in the context of its steps. */
 export interface Found {
-  /** The context that they were found in. */
+  /** Context they were found in. */
   readonly context: Context.Context<any>
   readonly executor: Executor.Service
   readonly encoder: Encoder.Service
-  /** The services of handlers. */
+  /** Services for handlers. */
   readonly services: Context.Context<any>
   readonly clock: Clock.Clock
-  /** The services that the spans of calls are made with, if the run is observed. */
+  /** Services for call spans, if the run is observed. */
   readonly tracing: Telemetry.Tracing | undefined
 }
 
-/** The stops and the account of usage of an operation of which a run is the only one. */
+/** Stops and usage account for an operation with a single run. */
 export interface Given {
-  /** The soft stop, whose sources are watched already, and the deadline. Left out where the run has its own. */
+  /** Soft stop, with its sources already watched, and deadline. Left out if the run has its own. */
   readonly stops?: Pick<Ambient, "cancellation" | "deadline"> | undefined
   readonly spending?: Spendings.Spending
 }
 
 /**
- * Enters a run, which ends when the scope closes. The caller adds the finalizer that stops the run's handlers after
- * this one, so that they have returned their permits when the handler around the run takes its own back.
+ * Enters a run, which ends when the scope closes. The caller adds the finalizer stopping the run's handlers afterwards,
+ * so they return their permits before the enclosing handler takes its own back.
  */
 export const enter = <E, R>(
   running: Running,
@@ -135,8 +134,8 @@ export const enter = <E, R>(
 }
 
 /**
- * Passes a soft stop on to the run from now on, and starts the caller's effect that asks for one. That effect runs in a
- * fiber of the run: the caller first makes sure that the scope stops the fibers of the run.
+ * Passes soft stops on to the run from now on, and starts the caller's stopping effect. That effect runs in a fiber of
+ * the run: the caller first makes sure that the scope stops the run's fibers.
  */
 export const listen = <R>(
   running: Running,
@@ -151,7 +150,7 @@ export const listen = <R>(
     .start(cancel, running.services, (exit) => Exit.isSuccess(exit) ? cancellation.request() : undefined)
 }
 
-/** Returns the services of handlers. Their deadline is the time at which the tools of the run are stopped. */
+/** Returns the services for handlers. Their deadline is the time the run's tools are stopped. */
 export const forHandlers = <R>(services: Context.Context<R>, ambient: Ambient): Context.Context<R> => {
   const { cancellation, deadline, permits, sessionId, spending } = ambient
   let context = Context.add(Context.add(services, Permits, permits), Spendings.CurrentSpending, spending)

@@ -1,23 +1,23 @@
 /**
- * The fibers that one run owns (`Running`): those in which the code of tools and of the caller's hooks runs. A fiber is
- * added before any of that code has run, so that no code can end the run and stay alive. `Worker` lets a run wait for
- * code that is no handler, and `HookFibers` bounds the time of such code in a batch.
+ * Fibers owned by one run (`Running`), running tool code and the caller's hooks. A fiber is added before any such code
+ * runs, so no code can end the run and stay alive. `Worker` lets a run wait for code outside handlers, and `HookFibers`
+ * limits the time of such code in a batch.
  *
- * A task is a fiber that the run owns. Its life:
+ * A task is a fiber owned by the run. Its life:
  *
  *     alive ──────────► stopping ──────────► given up ──────────► abandoned
- *       │ interrupt         │ its grace          │ the run ends        the result names it; what it
- *       │ letFinish         │ period is over     │                     yields later is dropped
+ *       │ interrupt         │ its grace          │ the run ends        the result names it; later
+ *       │ letFinish         │ period is over     │                     output is dropped
  *       ▼                   ▼                    ▼
  *     removed, when its fiber ends
  *
- * - *Stopping*: its grace period has begun. A task has one and never a second, whatever else stops it. It was either
+ * - *Stopping*: the grace period has begun. A task never gets a second, whatever else stops the task. It was either
  *   interrupted or, as a blocking handler, may finish (`letFinish`).
- * - *Given up*: its grace period is over. Nothing waits for it, and its place is free for another handler. It may still
- *   end.
- * - *Abandoned*: it was alive when the run came to its end.
- * - *Soft stop*: the request to stop of a cancellation or a deadline. The reader keeps reading, and gets a result.
- * - *Left*: the reader has gone, and the run ends without it. All tasks are stopped, and waited for together.
+ * - *Given up*: the grace period is over. Nothing waits for the task, and its place is free for another handler. It may
+ *   still end.
+ * - *Abandoned*: the task was alive at the run's end.
+ * - *Soft stop*: a stop request from a cancellation or a deadline. The reader keeps reading, and gets a result.
+ * - *Left*: the reader has left, and the run ends alone. It stops all tasks and waits for them together.
  */
 import type * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -35,59 +35,59 @@ import type * as Cancellation from "./cancellation.ts"
 import * as Deadline from "./deadline.ts"
 import * as Timers from "./timers.ts"
 
-/** A fiber that the run owns, with the names that report it when it is abandoned. */
+/** A fiber owned by the run, with its names for the report if it is abandoned. */
 export interface Task {
   readonly kind: Event.Abandoned["kind"]
   readonly id: string
   readonly name: string
   readonly startedAt: number
-  /** Tells whether it is a handler, which counts for admission while it is alive. Other code of a call does not. */
+  /** `true` for a handler, which counts for admission while alive. Other call code does not count. */
   readonly isHandler: boolean
   readonly isExclusive: boolean
   readonly fiber: Fiber.Fiber<unknown, unknown>
   /**
-   * Tells whether it has the grace period to finish when the run stops, and is not interrupted: a blocking handler at
-   * work, or an answer that is being recorded.
+   * `true` if the task may finish within the grace period when the run stops, without interruption: a blocking handler
+   * at work, or an answer being recorded.
    */
   readonly mayFinish?: boolean
-  /** The permits that it holds while it is alive. A task that is to stop waits for no permit. */
+  /** Permits held while the task is alive. A stopping task waits for no permit. */
   readonly permits?: HeldPermits
-  /** The soft stop of the runs that it starts. Only a blocking handler has one. */
+  /** Soft stop for runs started by the task. Only blocking handlers have one of these. */
   readonly inner?: Cancellation.Cancellation | undefined
-  /** Tells whether it only waits for permits: its own, or those of the runs that it has started. */
+  /** `true` while the task only waits for permits: its own, or those of runs it started. */
   readonly isHeldUp?: boolean
   /** Notes that the task is abandoned. */
   readonly onAbandoned?: () => void
-  /** Its grace period, set by its run once it is stopping or given up. */
+  /** Grace period, set by the run once the task is stopping or given up. */
   grace?: Grace | undefined
 }
 
-/** The grace period of a task. When it is over, the task is given up. */
+/** A task's grace period. At its end, the task is given up. */
 interface Grace {
   since: number
   isOver: boolean
 }
 
-/** A handler, as the runs that it starts know it. */
+/** A handler, as seen by the runs it starts. */
 export interface Handler {
   readonly id: string
-  /** The name of its tool. */
+  /** Tool name. */
   readonly name: string
   readonly permits: HeldPermits
-  /** The facts and functions that the handler has. Each attempt has the same function of progress. */
+  /** Call context of the handler. All attempts share the progress function. */
   readonly context: { readonly progress: object }
-  /** The fibers of the run that it belongs to. */
+  /** Fibers of the handler's run. */
   readonly running: Running
   /**
-   * Notes progress: an event of a run that it has started, or the end of a wait. Left out where neither the handler
-   * nor one around it has a limit of the time without progress.
+   * Notes progress: an event of a run it started, or the end of a wait. Left out if neither this handler nor an
+   * enclosing one limits its time without progress.
    */
   readonly moved: (() => void) | undefined
-  /** Tells whether a run that it started has abandoned a task, which may outlive it. */
+  /** `true` once a run it started has abandoned a task, which may outlive the handler. */
   hasAbandoned: boolean
 }
 
-/** The handler that this code runs in. */
+/** The handler this code runs in. */
 export const CurrentHandler: Context.Reference<Handler | undefined> = Context.Reference<Handler | undefined>(
   "heddle/internal/Handler",
   { defaultValue: () => undefined }
@@ -100,88 +100,89 @@ export const CurrentRunning: Context.Reference<Running | undefined> = Context.Re
 )
 
 /**
- * The effect of a soft stop on work that the run waits for. `grace`: the work may finish within the grace period, and
- * is given up after it. `none`: the reader continues without it at once. `unaffected`: only the code that started the
- * work stops it.
+ * Effect of a soft stop on awaited work. `grace`: the work may finish within the grace period, then is given up.
+ * `none`: the reader continues without the work at once. `unaffected`: only the starting code stops the work.
  */
 type OnSoftStop = "grace" | "none" | "unaffected"
 
-/** The part of the `Loop` of `loop/loop` that a stop calls. A batch alone has none. */
+/** The part of `loop/loop`'s `Loop` called by a stop. A batch alone has no loop. */
 export interface Driver {
-  /** Closes the resources of the step in progress. */
+  /** Closes the resources of the current step. */
   readonly leave: (exit: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
-  /** Closes the connection to the model at a soft stop, whatever the reader of the run waits for. */
+  /** Closes the connection to the model at a soft stop, whatever the run's reader waits for. */
   readonly hangUp: () => void
 }
 
-/** The calls of a turn, which can be stopped one by one. */
+/** Calls in a turn, which can be stopped one at a time. */
 export interface Stoppable {
   /**
-   * Stops the call at the end of a path of call ids, and leaves the others alone. `false`: there is no such call, or it
-   * is answered or stopped already.
+   * Stops the call at the end of a path of call ids, leaving other calls alone. Returns `false` for an unknown call,
+   * and for one already answered or stopped.
    */
   readonly stopCall: (path: ReadonlyArray<string>, reason: string) => boolean
-  /** Returns the inbox of a run inside the call at the end of a path: of those with one, the run begun last. */
+  /** Returns the inbox of a run inside the call at the end of a path, preferring the latest run with an inbox. */
   readonly inboxAt: (path: ReadonlyArray<string>) => object | undefined
 }
 
-/** Interrupts a task. The runs that its handler has started must end by `until`. */
+/** Interrupts a task. Runs started by its handler must end by `until`. */
 const interruptTask = (task: Task, until: number): void => {
   task.permits?.limit(until)
-  // The interruption precedes `permits.stop()`, which wakes a task that waits for permits: it must not continue.
+  // Interruption precedes `permits.stop()`, which wakes a task waiting for permits: that task must not continue.
   task.fiber.interruptUnsafe()
   task.permits?.stop()
 }
 
 /**
- * The longest lead, in milliseconds, by which nested runs give up their tasks before the run around them does. Without
- * it, the outer handler would be reported in place of the inner one that is stuck.
+ * Longest lead, in milliseconds, of nested runs in giving up their tasks before the enclosing run. Without the lead,
+ * the outer handler would be reported instead of the stuck inner handler.
  */
 const longestLead = 50
 
 export class Running {
   readonly graceMillis: number
-  /** The services of the fiber that started the run. */
+  /** Services of the fiber that started the run. */
   readonly services: Context.Context<any>
   private readonly clock: Clock.Clock
-  /** The handler that started the run, and the owner of the appends of a recorded run, which end with it. */
+  /** The handler that started the run, and the owner of a recorded run's appends, which end with the run. */
   private readonly around: Handler | undefined
-  /** Notes progress of the run, if the time without it is limited. */
+  /** Notes progress of the run, if its time without progress is limited. */
   readonly moved: (() => void) | undefined
   private readonly appends: Running | undefined
   loop: Driver | undefined
-  /** The inbox of the run, if it has one. */
+  /** The run's inbox, if any. */
   inbox: object | undefined
-  /** The worker whose fiber runs the caller's observer. */
+  /** Worker for the caller's observer. */
   hooks: Worker | undefined
-  /** The scope of what rules have opened, if one has. It is closed once the fibers have ended. */
+  /** Scope for resources opened by rules, if any. Closed once the fibers have ended. */
   opened: Scope.Closeable | undefined
   private readonly tasks = new Set<Task>()
-  /** The turns whose calls can be stopped one by one. */
+  /** Turns with individually stoppable calls. */
   private turns: ReadonlyArray<Stoppable> = []
-  /** The stops of calls that have not come up. */
+  /** Requested stops for calls that have not come up yet. */
   private expected: ReadonlyArray<{ readonly path: string; readonly reason: string }> = []
   private givenUp = 0
-  /** Live handlers, and how many of them were given up or are exclusive. */
+  /** Live handlers, and how many of these were given up or are exclusive. */
   private handlers = 0
   private givenUpHandlers = 0
   private exclusives = 0
-  /** Listeners for room: there may be a place for another handler. */
+  /** Listeners for room: another handler may start. */
   private listeners: Set<() => void> | undefined
-  /** Open while every task that is alive is given up. Made when the run first has to wait. */
+  /** Open while all live tasks are given up. Created when the run first has to wait. */
   private idle: Latch.Latch | undefined
-  /** The tasks that nested runs have abandoned. */
+  /** Tasks abandoned by nested runs. */
   private abandonedWithin: ReadonlyArray<Event.Abandoned> = []
-  /** Timers of the grace periods of single tasks, and of the soft stop. Made when first needed: few runs have any. */
+  /** Timers for single tasks' grace periods, and for the soft stop. Created on demand: few runs need any. */
   private timers: Timers.Timers | undefined
   private softTimers: Timers.Timers | undefined
-  /** Time of the soft stop, and whether the grace period that began then is over, and the one of what is recorded. */
+  /**
+   * Time of the soft stop, and whether the grace period that began then is over, and the further period for recording.
+   */
   softSince: number | undefined
   private isSoftTimeUp = false
   private isLateTimeUp = false
-  /** Tells whether the tasks are being stopped: the reader has left, or the run has come to its end. */
+  /** `true` once tasks are being stopped: the reader has left, or the run has reached its end. */
   isStopping = false
-  /** Tells whether its reader has gone, or its scope has closed. */
+  /** `true` once the reader has left or the scope has closed. */
   isLeft = false
 
   constructor(graceMillis: number, services: Context.Context<never>, appends?: Running) {
@@ -193,7 +194,7 @@ export class Running {
     this.clock = Context.get(services, Clock.Clock)
   }
 
-  /** Adds a task. The caller removes it when its fiber has ended. */
+  /** Adds a task. The caller removes the task when its fiber has ended. */
   add(task: Task): void {
     this.tasks.add(task)
     if (task.isHandler) this.handlers++
@@ -202,7 +203,7 @@ export class Running {
     if (this.isStopping) this.stopTask(task, task.startedAt)
   }
 
-  /** Adds the work of a worker, which did not end at once. The worker removes it when it has ended. */
+  /** Adds a worker's work that did not end at once. The worker removes its work at the end. */
   addWork(work: Work): void {
     work.startedAt = this.now()
     this.tasks.add(work)
@@ -210,22 +211,22 @@ export class Running {
     if (this.softSince !== undefined) this.applySoftStop(work, this.softSince)
   }
 
-  /** Adds a turn whose calls can be stopped one by one. The returned function removes it. */
+  /** Adds a turn with individually stoppable calls. The returned function removes the turn. */
   addTurn(turn: Stoppable): () => void {
     this.turns = [...this.turns, turn]
     return () => {
       this.turns = this.turns.filter((other) => other !== turn)
-      // A stop is that of a call of the turn that was open then.
+      // Requested stops apply only to the turn open at that time.
       this.expected = []
     }
   }
 
-  /** Stops one call, by its path. A call that has not come up is stopped when it does. */
+  /** Stops one call by its path, or, if it has not come up yet, once it does come up. */
   stopCallSoon(path: ReadonlyArray<string>, reason: string): void {
     if (!this.stopCall(path, reason)) this.expected = [...this.expected, { path: JSON.stringify(path), reason }]
   }
 
-  /** Returns the reason to stop a call that comes up, if it was to be stopped before. The reason counts once. */
+  /** Returns the reason to stop a call just coming up, if its stop was requested before. Each reason applies once. */
   expectedStop(path: ReadonlyArray<string>): string | undefined {
     const { around } = this
     const outer = around?.running.expectedStop([around.id, ...path])
@@ -236,12 +237,12 @@ export class Running {
     return found?.reason
   }
 
-  /** Stops one call of the run, or of a run inside it, as `Stoppable` says. */
+  /** Stops one call in the run or in a nested run, as described in `Stoppable`. */
   stopCall(path: ReadonlyArray<string>, reason: string): boolean {
     return this.turns.some((turn) => turn.stopCall(path, reason))
   }
 
-  /** Returns the inbox of the run, or of a run inside the call at the end of a path, as `Stoppable` says. */
+  /** Returns the inbox of the run, or of a run inside the call at a path, as described in `Stoppable`. */
   inboxAt(path: ReadonlyArray<string>): object | undefined {
     if (path.length === 0) return this.inbox
     for (const turn of this.turns) {
@@ -255,26 +256,26 @@ export class Running {
     return Array.from(this.tasks).filter((task) => task instanceof Work)
   }
 
-  /** Gives work that has nothing left but to end one grace period for that, also in a run that continues. */
+  /** Gives work with nothing left but ending one grace period, even in a continuing run. */
   closing(work: Work): void {
     if (this.softSince !== undefined) return this.applySoftStop(work, this.softSince)
     const since = this.now()
     const left = this.until(since) - since
-    // A run whose reader has left waits for all tasks together.
+    // A run without a reader waits for all tasks together.
     if (this.isLeft || !Number.isFinite(left)) return
     this.beginGrace(work, since)
     this.whileAlive(work, left, () => work.worker.detach(since))
   }
 
-  /** The tasks that are given up and still alive, as the report of an abandoned task names them. */
+  /** Tasks given up but still alive, in the form of the abandoned report. */
   get givenUpTasks(): ReadonlyArray<Event.Abandoned> {
     const now = this.now()
     return Array.from(this.tasks).flatMap((task) => task.grace?.isOver === true ? [named(task, now)] : [])
   }
 
   /**
-   * Stops the run softly: closes the connection first, and gives all workers one grace period together, which begins
-   * now. Batches stop their handlers themselves.
+   * Stops the run softly: closes the connection, and gives all workers a shared grace period beginning now. Batches
+   * stop their handlers themselves.
    */
   stopSoftly(): void {
     const since = this.softSince ??= this.now()
@@ -288,7 +289,7 @@ export class Running {
     if (worker.onSoftStop === "none") return worker.detach(since)
     if (this.isSoftTimeUp) return this.isRecordedLate(work, since) ? undefined : worker.detach(since)
     const left = this.until(since) - this.now()
-    // All workers share one timer. A run whose reader has left waits for all tasks together.
+    // All workers share one timer. A run without a reader waits for all tasks together.
     if (this.softTimers !== undefined || this.isLeft || !Number.isFinite(left)) return
     const timers = this.softTimers = new Timers.Timers(this.services)
     const stop = () => this.works.forEach((work) => this.applySoftStop(work, since))
@@ -306,8 +307,9 @@ export class Running {
   }
 
   /**
-   * Tells whether work records what came after the soft stop, such as answers and the end of the run. All of it has
-   * `recordedMillis` together: without them, a run whose handlers outlive the grace period would have no recorded end.
+   * Returns `true` for work recording events after the soft stop, such as answers and the run's end. All such work
+   * shares `recordedMillis`: without this time, a run whose handlers outlive the grace period would have no recorded
+   * end.
    */
   private isRecordedLate(work: Work, since: number): boolean {
     return work.kind === "store" && work.startedAt >= since && !this.isLateTimeUp
@@ -317,28 +319,28 @@ export class Running {
     return this.clock.currentTimeMillisUnsafe()
   }
 
-  /** Stops a task: lets it finish if it may, and interrupts it otherwise. Its grace period begins now. */
+  /** Stops a task: lets it finish if allowed, otherwise interrupts it now. Its grace period begins now. */
   private stopTask(task: Task, now: number): void {
     if (task.mayFinish === true) return this.letFinish(task, now)
     this.beginGrace(task, now)
     interruptTask(task, this.innerUntil(now))
   }
 
-  /** Begins the grace period of a task at `since`, or earlier if it has begun already. Returns its beginning. */
+  /** Begins a task's grace period at `since`, unless it began earlier. Returns its beginning. */
   beginGrace(task: Task, since: number): number {
     if (!this.tasks.has(task)) return since
     const grace = task.grace ??= { since, isOver: false }
     return grace.since = Math.min(since, grace.since)
   }
 
-  /** Returns the end of a grace period that began at `since`. The handler around the run may have less time. */
+  /** Returns the end of a grace period begun at `since`. The enclosing handler may have less time. */
   until(since: number): number {
     return Math.min(since + this.graceMillis, this.around?.permits.until ?? Infinity)
   }
 
   /**
-   * Returns the milliseconds for what is recorded behind a grace period that began at `since` and is over now: those of
-   * one more. A run within a handler has half of its lead over the handler, and the other half to end.
+   * Returns the milliseconds for recording after a grace period that began at `since` and is now over: one more grace
+   * period. A nested run has half of its lead over the handler for recording, and the other half to end.
    */
   private recordedMillis(since: number): number {
     const { around } = this
@@ -348,12 +350,12 @@ export class Running {
     return Math.min(own, Math.max(0, around.permits.until - now) + around.running.lead / 2)
   }
 
-  /** The time, in milliseconds, by which the runs within a handler end before it does. */
+  /** Lead, in milliseconds, by which runs within a handler end before that handler. */
   private get lead(): number {
     return Math.min(longestLead, this.graceMillis / 10)
   }
 
-  /** Returns the time by which the runs within a handler must end. Its grace period began at `since`. */
+  /** Returns the time by which runs within a handler must end. The handler's grace period began at `since`. */
   private innerUntil(since: number): number {
     return this.until(since) - this.lead
   }
@@ -371,21 +373,21 @@ export class Running {
     this.notify()
   }
 
-  /** The handlers that are alive, in the order of their starts. */
+  /** Live handlers, in starting order. */
   get handlersAlive(): ReadonlyArray<Task> {
     return Array.from(this.tasks).filter(({ isHandler }) => isHandler)
   }
 
   /**
-   * Tells whether the run only waits for permits: some of its calls do, and none of its other tasks is at work. A wait
-   * for what asks for a stop is no work.
+   * `true` if the run only waits for permits: some calls do, and no other task is at work. Waiting for a stop request
+   * is not work.
    */
   get isHeldUp(): boolean {
     const atWork = Array.from(this.tasks).filter(({ grace, kind }) => grace?.isOver !== true && kind !== "cancel")
     return atWork.length > 0 && atWork.every(({ isHeldUp }) => isHeldUp === true)
   }
 
-  /** Does work of a rule that only waits for what other runs hold. Its end is progress of the run. */
+  /** Runs a rule's work that only waits for resources held by other runs. Its end counts as progress of the run. */
   heldUp<A, E, R>(wait: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
     const { hooks } = this
     if (hooks === undefined) return wait
@@ -401,7 +403,7 @@ export class Running {
     this.listeners?.forEach((listener) => listener())
   }
 
-  /** Lets a task finish within the grace period that began at `since`. The runs within it stop softly. */
+  /** Lets a task finish within the grace period begun at `since`. Runs within the task stop softly. */
   letFinish(task: Task, since: number, cause?: string): void {
     if (!this.tasks.has(task)) return
     this.beginGrace(task, since)
@@ -409,15 +411,15 @@ export class Running {
     task.inner?.request(cause === undefined ? "interrupt" : Deadline.isCause(cause) ? "deadline" : "cancel", cause)
   }
 
-  /** Interrupts a task, and gives it up if it is alive at the end of its grace period, which began at `since`. */
+  /** Interrupts a task, and gives it up if still alive at the end of its grace period, begun at `since`. */
   interrupt(task: Task, since: number, onGivenUp: () => void): void {
     if (!this.tasks.has(task)) return
     const began = this.beginGrace(task, since)
     interruptTask(task, this.innerUntil(began))
-    // The interruption may have ended it at once.
+    // The interruption may have ended the task at once.
     if (!this.tasks.has(task)) return
     const left = Math.max(0, this.graceMillis - (since - began))
-    // A run that ends waits for all tasks together.
+    // An ending run waits for all tasks together.
     if (this.isStopping) return
     this.whileAlive(task, left, () => {
       onGivenUp()
@@ -432,7 +434,7 @@ export class Running {
     task.fiber.addObserver(() => timer.stop())
   }
 
-  /** Gives up a task. Its grace period began at `since`, and is over. */
+  /** Gives up a task whose grace period, begun at `since`, is over. */
   giveUp(task: Task, since: number): void {
     this.beginGrace(task, since)
     this.expire(task)
@@ -452,19 +454,19 @@ export class Running {
     if (task.isHandler) this.givenUpHandlers++
   }
 
-  /** Tells whether every task that is alive is given up. */
+  /** `true` if all live tasks are given up. */
   private get isIdle(): boolean {
     return this.tasks.size === this.givenUp
   }
 
-  /** Calls `listener` after the end of each handler that ended or was given up. The returned function removes it. */
+  /** Calls `listener` after each handler ends or is given up. The returned function removes the listener. */
   onRoom(listener: () => void): () => void {
     const listeners = this.listeners ??= new Set()
     listeners.add(listener)
     return () => listeners.delete(listener)
   }
 
-  /** Counts the handlers beside the `holding` ones of a batch. `isExclusive`: one of these is exclusive. */
+  /** Counts the handlers outside a batch with `holding` handlers. `isExclusive`: one of its handlers is exclusive. */
   outsiders(holding: number, isExclusive: boolean) {
     return {
       alive: this.handlers - holding,
@@ -473,17 +475,17 @@ export class Running {
     }
   }
 
-  /** Stops the appends under way when a run of the operation ends. They get no second grace period after this one. */
+  /** Stops running appends when an operation's run ends. They get no second grace period after this one. */
   stopAppends(since: number): void {
     this.works.forEach((work) => work.kind === "store" ? this.stopTask(work, since) : undefined)
   }
 
   /**
-   * Ends the run: closes the resources of the step in progress first, and then stops every task. The end begins when
-   * this method is called, not when the returned effect is run.
+   * Ends the run: closes the current step's resources first, then stops every task. The end begins when this method is
+   * called, not when the returned effect runs.
    */
   end(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown> {
-    // A reader that is still in a pull stops there when the connection closes under it.
+    // A reader still in a pull stops there when its connection closes.
     this.isStopping = true
     this.isLeft = true
     this.hooks?.close()
@@ -494,15 +496,12 @@ export class Running {
     return softTimers === undefined ? ended : Effect.andThen(ended, Effect.suspend(() => softTimers.close()))
   }
 
-  /**
-   * Stops every task and waits for them, within the grace period. Succeeds with the abandoned ones, which were still
-   * alive at its end.
-   */
+  /** Stops every task and waits within the grace period. Succeeds with the abandoned tasks, still alive at its end. */
   get stop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     return Effect.suspend(() => this.beginStop())
   }
 
-  /** Does the same as `stop`, and marks the run as stopping when this method is called. */
+  /** Does the same as `stop`, and marks the run as stopping when called. */
   beginStop(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     this.isStopping = true
     const stopped = this.tasks.size === 0
@@ -515,7 +514,7 @@ export class Running {
     return timers === undefined ? stopped : Effect.tap(stopped, () => timers.close())
   }
 
-  /** Adds the tasks that a nested run has abandoned. Each run around it names them, by the path of calls to them. */
+  /** Adds tasks abandoned by a nested run. Each enclosing run names them by their path of calls. */
   private addAbandonedWithin(id: string, abandoned: ReadonlyArray<Event.Abandoned>): void {
     const named = abandoned.map((entry) => ({ ...entry, path: [id, ...(entry.path ?? [entry.id])] }))
     this.abandonedWithin = [...this.abandonedWithin, ...named]
@@ -530,7 +529,7 @@ export class Running {
   }
 
   private stopAt(now: number): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
-    // The caller's code may end the run that it is a part of: it must not wait for itself.
+    // Caller code may end its own run, and must not wait for itself.
     const own = Fiber.getCurrent()
     this.works.forEach((work) => work.fiber === own ? this.remove(work) : undefined)
     this.tasks.forEach((task) => this.stopTask(task, now))
@@ -541,8 +540,8 @@ export class Running {
   }
 
   /**
-   * Waits until each task has ended or is given up: their grace periods began at different times. A task that is added
-   * meanwhile, such as the closing of a connection, has until the end of the last of these periods.
+   * Waits until each task has ended or is given up: their grace periods began at different times. A task added
+   * meanwhile, such as closing a connection, has until the end of the last period.
    */
   private outwait(ends: ReadonlyArray<{ readonly task: Task; readonly at: number }>): Effect.Effect<void> {
     const idle = this.idle ??= Latch.makeUnsafe(false)
@@ -551,7 +550,7 @@ export class Running {
       ({ at, task }) => {
         const left = at - this.now()
         if (this.isIdle) return Effect.void
-        // A task that has ended by then is not marked: see `markGivenUp`.
+        // A task ended by then is not marked: see `markGivenUp`.
         return Effect.map(left > 0 ? Effect.timeoutOption(idle.await, left) : Effect.void, () => this.markGivenUp(task))
       },
       { discard: true }
@@ -559,12 +558,12 @@ export class Running {
   }
 
   /**
-   * Abandons every task that is alive. Blocking handlers have had their time: they are interrupted as well now, and
-   * have one turn of the scheduler to stop.
+   * Abandons all live tasks. Blocking handlers have had their time: they are now interrupted as well, and get one
+   * scheduler turn to stop.
    */
   private abandon(): Effect.Effect<ReadonlyArray<Event.Abandoned>> {
     if (this.tasks.size === 0) return Effect.succeed([])
-    // The runs within them have no time left, and one that starts now does nothing.
+    // Runs within these tasks have no time left, and a run starting now does nothing.
     this.tasks.forEach((task) => interruptTask(task, -Infinity))
     return Effect.yieldNow.pipe(
       Effect.andThen(Clock.currentTimeMillis),
@@ -601,28 +600,28 @@ const report = (abandoned: ReadonlyArray<Event.Abandoned>): Effect.Effect<void> 
   )
 }
 
-/** The name that reports a piece of work when it is given up, and the effect of a soft stop on it. */
+/** Name reported for work given up, and its reaction to a soft stop. */
 interface Manner {
   readonly name: string
   readonly onSoftStop: OnSoftStop
 }
 
-/** The purpose of a worker. */
+/** Purpose of a worker. */
 interface Identity extends Manner {
   readonly kind: Exclude<Event.Abandoned["kind"], "handler">
   readonly id: string
   /**
-   * Tells whether the worker has one piece of work alone. The reader waits for the work, and the fiber ends when all
-   * that the work has forked has ended, too.
+   * `true` for a worker with a single piece of work. The reader waits for the work; the fiber ends after everything
+   * forked by the work has ended, too.
    */
   readonly once?: boolean
   /**
-   * Tells whether a piece of work that fails is the last one. The fiber then ends before the reader continues, so that
-   * the end of the run has no fiber to stop.
+   * `true` if failed work is the last. The fiber then ends before the reader continues, so the end of the run has no
+   * fiber to stop.
    */
   readonly endsOnFailure?: boolean
   readonly isUninterruptible?: boolean
-  /** Reports that the worker is given up or abandoned at work. */
+  /** Reports that the worker was given up or abandoned at work. */
   readonly onAbandoned?: () => void
 }
 
@@ -631,43 +630,43 @@ const nothing = (): void => {}
 type Settle = (exit: Exit.Exit<any, any>) => void
 
 /**
- * Runs the caller's code that a run waits for: its hooks, its store, its adapter, the effect that cancels it. The code
- * runs in a fiber that the run owns, one piece of work after another, so that a fiber's own state lasts from one piece
- * to the next, while the reader waits in its own fiber. A reader that is interrupted leaves at once; the work is then
- * stopped with the run, has the run's grace period to end, and is abandoned and named if it does not.
+ * Runs caller code a run waits for: hooks, the store, the adapter, the cancelling effect. The code runs in a fiber
+ * owned by the run, one piece of work after another, so fiber-local state lasts between pieces, while the reader waits
+ * in its own fiber. An interrupted reader leaves at once; the work is then stopped with the run, gets the run's grace
+ * period to end, and is abandoned and reported otherwise.
  *
  *     idle ──────► at work ──────► closing ──────► ended
  *       ▲ start       │  │  close      │
  *       └─────────────┘  │ detach      │ detach, or the end of the run
  *         work ends      └──────────► given up: it takes no more work, and its reader continues without it
  *
- * Its fiber is a task of the run only while it is at work or closing: the end of the run need not stop an idle one.
+ * The fiber is a task of the run only while at work or closing: the end of the run need not stop an idle fiber.
  *
- * Work that needs no time takes no turn of the scheduler. A read, which mostly comes before the fiber waits for it,
- * takes no step for the hand-over: 13 steps a delta, 36 steps and 2 fibers a call, 162 steps and 7 fibers a run of one
- * call. A fiber for each piece in place of this class takes 15 steps and a fiber a delta, 38 steps and 3 fibers a call,
- * 170 steps and 11 fibers a run, and the end of a piece ends what it has forked. A fiber that takes each piece from a
- * `Deferred` takes 16, 39 and 186 steps; from a `Queue`, it takes 15 a delta and 38 a call.
+ * Work without waiting takes no scheduler turn. A read usually comes before the fiber waits for it, and then takes no
+ * step for the hand-over: 13 steps a delta, 36 steps and 2 fibers a call, 162 steps and 7 fibers a run with one call. A
+ * fiber per piece instead of this class takes 15 steps and a fiber a delta, 38 steps and 3 fibers a call, 170 steps and
+ * 11 fibers a run, and the end of a piece ends the fibers forked by that piece. A fiber taking each piece from a
+ * `Deferred` takes 16, 39 and 186 steps; from a `Queue`, 15 a delta and 38 a call.
  */
 export class Worker {
   private readonly identity: Identity
-  /** The manner of its latest work. */
+  /** The latest work's manner. */
   private manner: Manner
   private readonly running: Running
-  /** The task of its latest fiber, and that task while the run has it. */
+  /** The latest fiber's task, and that task while the run has it listed. */
   private latest: Work | undefined
   private added: Work | undefined
   private context: Context.Context<any> | undefined
   private work: Effect.Effect<unknown, unknown, any> | undefined
   private settle: Settle | undefined
-  /** Wakes the fiber where it waits for work. */
+  /** Wakes the fiber waiting for work. */
   private asked = Deferred.makeUnsafe<void>()
   /** Reports that the worker has closed. Set by `close`. */
   private gone: (() => void) | undefined
   private isGivenUp = false
-  /** Tells whether its work only waits for what other runs hold. */
+  /** `true` while its work only waits for resources held by other runs. */
   isHeldUp = false
-  /** The exit that the reader gets in place of the work's own when the work is detached. */
+  /** Exit for the reader when the work is detached. */
   private otherwise: Exit.Exit<any, any> = Exit.void
 
   constructor(running: Running, identity: Identity) {
@@ -676,27 +675,27 @@ export class Worker {
     this.manner = identity
   }
 
-  /** The name of its latest work. */
+  /** The latest work's name. */
   get name(): string {
     return this.manner.name
   }
 
-  /** The task of its fiber, while that is alive. */
+  /** The live fiber's task, if any. */
   private get alive(): Work | undefined {
     return this.latest?.fiber.pollUnsafe() === undefined ? this.latest : undefined
   }
 
-  /** Tells whether it is at work. */
+  /** `true` while at work. */
   get isBusy(): boolean {
     return this.settle !== undefined
   }
 
-  /** The effect of a soft stop. A closing worker has the grace period to end. */
+  /** Reaction to a soft stop. A closing worker has the grace period to end. */
   get onSoftStop(): OnSoftStop {
     return this.gone === undefined ? this.manner.onSoftStop : "grace"
   }
 
-  /** Does the work and waits for it. Ends with `otherwise` if the work is detached before its end. */
+  /** Does the work and waits for its end. Ends with `otherwise` if the work is detached before. */
   do<A, E, R>(
     work: Effect.Effect<A, E, R>,
     otherwise: Exit.Exit<A, E>,
@@ -713,7 +712,7 @@ export class Worker {
     )
   }
 
-  /** Begins the work, with the services of the fiber that waits for it. The work may end before this returns. */
+  /** Begins the work, with the waiting fiber's services. The work may end before this returns. */
   start<A, E>(
     work: Effect.Effect<A, E, any>,
     context: Context.Context<any>,
@@ -723,7 +722,7 @@ export class Worker {
     this.work = this.context === undefined || this.context === context
       ? work
       : Effect.updateContext(work, () => context)
-    // A fiber that is on its way to its next work finds this one there.
+    // A fiber about to look for its next work finds this work.
     if (this.alive === undefined) this.fork(context)
     else Deferred.doneUnsafe(this.asked, Exit.void)
     const { alive } = this
@@ -743,7 +742,7 @@ export class Worker {
     if (this.latest?.fiber !== fiber) this.latest = new Work(this, this.identity, fiber)
     fiber.addObserver((exit) => {
       this.context = undefined
-      // Work that `gone` begins is added to the run before the run learns that this work has ended.
+      // Work begun by `gone` joins the run before the run learns that this work has ended.
       const { gone } = this
       this.gone = undefined
       gone?.()
@@ -751,7 +750,7 @@ export class Worker {
     })
   }
 
-  /** Does the next piece of work, or waits for it. Work that comes while the fiber yields before the wait ends it. */
+  /** Does the next piece of work, or waits. Work arriving while the fiber yields before the wait ends that wait. */
   private next(): Effect.Effect<unknown, unknown, any> {
     const { work } = this
     if (work === undefined) {
@@ -774,22 +773,22 @@ export class Worker {
       this.settled(exit)
       return this.next()
     }
-    // Fibers that the work has forked may live on. The worker stays a task of the run until they have ended, and the
-    // reader does not wait for them.
+    // Fibers forked by the work may live on. The worker stays a task of the run until they have ended, but the reader
+    // does not wait.
     const { settle } = this
     this.settle = undefined
     settle?.(exit)
     return Effect.void
   }
 
-  /** Ends the fiber, whose exit the reader gets. The reader does not wait for what the work has forked. */
+  /** Ends the fiber, passing its exit to the reader. The reader does not wait for fibers forked by the work. */
   private last(exit: Exit.Exit<unknown, unknown>): Effect.Effect<unknown, unknown> {
     const { settle } = this
     queueMicrotask(() => this.settle === settle && this.gone === undefined ? this.settled(exit) : undefined)
     return exit
   }
 
-  /** Removes the work from the run, and only then lets the reader continue: nothing of it is alive by then. */
+  /** Removes the work from the run before the reader continues: no part of the work is alive by then. */
   private settled(exit: Exit.Exit<unknown, unknown>): void {
     const { added, settle } = this
     this.settle = undefined
@@ -804,8 +803,8 @@ export class Worker {
   }
 
   /**
-   * Interrupts the work and lets its reader continue without it: its grace period, which began at `since`, is over, or
-   * it has none.
+   * Interrupts the work and lets its reader continue: the grace period, begun at `since`, is over, or the work has no
+   * grace period.
    */
   detach(since: number): void {
     const { added, settle } = this
@@ -819,8 +818,8 @@ export class Worker {
   }
 
   /**
-   * Gives the work up. Work that a soft stop does not wait for has the rest of the grace period to clean up instead:
-   * the end of the run waits for that.
+   * Gives the work up. Work a soft stop does not wait for gets the rest of the grace period to clean up instead: the
+   * end of the run waits for that.
    */
   private afterDetached(work: Work, since: number): void {
     if (this.onSoftStop === "none") return void this.running.beginGrace(work, since)
@@ -828,15 +827,15 @@ export class Worker {
     this.onAbandoned()
   }
 
-  /** Does the only work of the worker, which closes something, and gives it one grace period. */
+  /** Does the worker's only work, closing something, within one grace period. */
   end(work: Effect.Effect<void>, context: Context.Context<any>, settle: () => void): void {
     this.start(work, context, settle)
     if (this.added !== undefined) this.running.closing(this.added)
   }
 
   /**
-   * Closes the worker, which takes no more work. The run stops the work that is still under way. `gone` is called when
-   * that work has ended or is given up, which may be at once.
+   * Closes the worker, which takes no more work. The run stops unfinished work. Calls `gone` when that work has ended
+   * or is given up, possibly at once.
    */
   close(gone: () => void = nothing): void {
     const { isBusy } = this
@@ -844,7 +843,7 @@ export class Worker {
     this.latest?.fiber.interruptUnsafe()
     const { alive } = this
     if (alive === undefined || this.isGivenUp) return gone()
-    // A fiber without work may still be alive: its reader is just being resumed, or a child of the fiber ends.
+    // A fiber without work may still be alive: its reader is just being resumed, or one of its children is ending.
     if (!isBusy) gone()
     this.gone = isBusy ? gone : nothing
     this.settle ??= nothing
@@ -894,17 +893,16 @@ class Work implements Task {
 }
 
 /**
- * Owns the fibers of the caller's code that runs for the calls of a batch outside of the calls' own fibers: code that
- * decodes arguments, and code that answers calls without a fiber. Each piece runs in a fiber that the run owns, within
- * its limit of time.
+ * Owns fibers for caller code serving a batch's calls outside the calls' own fibers: decoding arguments, and answering
+ * calls without a fiber. Each piece runs in a fiber owned by the run, within its time limit.
  */
 export class HookFibers {
   private readonly running: Running
   private readonly clock: Clock.Clock
-  /** Tells whether answers are recorded. Their writing may finish when the run stops. */
+  /** `true` if answers are recorded. Writing answers may finish when the run stops. */
   private readonly isRecorded: boolean
   private tasks: Set<Task> | undefined
-  /** The beginning of the grace period of all its fibers, once the batch is cancelled. */
+  /** Start of the shared grace period, once the batch is cancelled. */
   private graceSince: number | undefined
 
   constructor(running: Running, clock: Clock.Clock, isRecorded: boolean) {
@@ -913,7 +911,7 @@ export class HookFibers {
     this.isRecorded = isRecorded
   }
 
-  /** Adds a fiber to the run. Returns a function that interrupts it. */
+  /** Adds a fiber to the run. Returns a function interrupting the fiber. */
   own(
     { id, name }: { readonly id: string; readonly name: string },
     fiber: Fiber.Fiber<unknown, unknown>,
@@ -934,9 +932,9 @@ export class HookFibers {
   }
 
   /**
-   * Does work for a call within a limit of time that the work may ignore. It runs in a fiber of its own and is
-   * interrupted when the time is up; the call continues without it, even if the work refuses to stop. Work that heeds
-   * interruption needs no more than `Effect.timeoutOrElse`. The effect does not wait for what the work has forked.
+   * Does work for a call within a time limit the work may ignore. It runs in its own fiber and is interrupted at the
+   * limit; the call then continues, even if the work refuses to stop. Work respecting interruption only needs
+   * `Effect.timeoutOrElse`. The effect does not wait for fibers forked by the work.
    */
   limited<A, E, R>(
     call: { readonly id: string; readonly name: string },
@@ -955,7 +953,7 @@ export class HookFibers {
       // Work that ends without waiting costs no timer.
       const exit = fiber.pollUnsafe()
       if (exit !== undefined) return exit
-      // Work that is no Effect ends the fiber without running `onExit`.
+      // Work other than an Effect ends the fiber without running `onExit`.
       fiber.addObserver((exit) => Deferred.doneUnsafe(ended, exit))
       const stop = this.own(call, fiber, isAnswer && this.isRecorded)
       if (Deferred.isDoneUnsafe(ended)) return Deferred.await(ended)
@@ -966,13 +964,13 @@ export class HookFibers {
     })
   }
 
-  /** Lets all fibers finish, also later ones, within a grace period that began at `since`. */
+  /** Lets all fibers, including later ones, finish within a grace period begun at `since`. */
   letFinish(since: number): void {
     this.graceSince = since
     this.tasks?.forEach((task) => this.running.beginGrace(task, since))
   }
 
-  /** Interrupts all fibers. Their grace period began at `since`, and is over. */
+  /** Interrupts all fibers. Their grace period, begun at `since`, is over. */
   interrupt(since: number): void {
     this.tasks?.forEach((task) => this.running.interrupt(task, since, () => {}))
   }

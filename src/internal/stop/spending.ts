@@ -1,19 +1,16 @@
-/** The account of usage of a tree of runs. */
+/** Usage accounting for a tree of runs. */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
 import * as Response from "../../Response.ts"
 
-/** The usage of the run whose handler this code runs in. */
+/** Usage of the run whose handler this code runs in. */
 export const CurrentSpending: Context.Reference<Spending | undefined> = Context.Reference<Spending | undefined>(
   "heddle/internal/Spending",
   { defaultValue: () => undefined }
 )
 
-/**
- * The usage of a run itself: that of its steps, of replies that broke and were asked for again, and of the step in
- * progress.
- */
+/** A run's own usage: its steps, broken replies that were requested again, and the current step. */
 export interface Used {
   readonly steps: ReadonlyArray<{ readonly response: Response.Response }>
   readonly spent: Response.Usage | null
@@ -21,8 +18,8 @@ export interface Used {
 }
 
 /**
- * Tracks the usage of a run together with that of its nested runs. A run that has ended leaves its sum to the run
- * around it. A run that is still alive, because its handler was abandoned, counts with its usage by now.
+ * Tracks a run's usage together with its nested runs'. An ended run leaves its sum to the enclosing run. A run still
+ * alive after its handler was abandoned counts with its usage so far.
  */
 export class Spending {
   private readonly around: Spending | undefined
@@ -34,12 +31,12 @@ export class Spending {
     this.around = around
   }
 
-  /** Sets where the usage of the run itself is read from. */
+  /** Sets the source for the run's own usage. */
   of(used: Used): void {
     this.used = used
   }
 
-  /** Usage of the runs that its handlers started. */
+  /** Usage of runs started by its handlers. */
   get nested(): Response.Usage | null {
     const alive = this.alive === undefined ? [] : Array.from(this.alive, (spending) => spending.total)
     return Response.sumUsage([this.ended, ...alive])
@@ -49,17 +46,17 @@ export class Spending {
     return this.used === undefined ? null : Response.sumUsage(usages(this.used))
   }
 
-  /** Adds the usage of nested runs from before the interruption of a run that is resumed. */
+  /** Adds nested runs' usage from before a resumed run was interrupted. */
   takeUp(nested: Response.Usage): void {
     this.ended = Response.sumUsage([this.ended, nested])
   }
 
-  /** Usage of the run itself and of all runs within it, at any depth. */
+  /** Usage by the run itself and all runs within, at any depth. */
   get total(): Response.Usage | null {
     return Response.sumUsage([this.own, this.nested])
   }
 
-  /** Counts it in the spending around it, which keeps its sum when the scope closes. */
+  /** Counts this usage in the enclosing spending, which keeps the sum when the scope closes. */
   enter(scope: Scope.Scope): Effect.Effect<void> {
     const { around } = this
     if (around === undefined) return Effect.void
@@ -74,7 +71,7 @@ export class Spending {
   }
 }
 
-/** Yields the parts of a usage one by one, so that a run of many steps makes no list of them. */
+/** Yields the parts of a usage one by one, so that a run with many steps makes no list. */
 function* usages({ spent, steps, usage }: Used): Generator<Response.Usage | null> {
   for (const { response } of steps) yield response.usage
   yield spent

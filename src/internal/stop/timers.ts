@@ -1,39 +1,39 @@
-/** Timers that end together, and what is left of a duration by the clock that only goes forward. */
+/** Timers ending together, and the rest of a duration by the monotonic clock. */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 
-/** A timer or a wait. It may be stopped at any time, and more than once. */
+/** A timer or a wait. It may be stopped at any time, repeatedly. */
 export interface Timer {
   readonly stop: () => void
 }
 
 /**
- * Returns the milliseconds since a moment, by the clock that only goes forward. A timer that is set after the caller's
- * code has run is set for the rest of its time: that code may have blocked the thread.
+ * Returns the milliseconds since a moment, by the monotonic clock. A timer set after caller code has run uses the rest
+ * of its time: that code may have blocked the thread.
  */
 export const elapsedMillis = (clock: Clock.Clock, sinceNanos: bigint): number =>
   Number(clock.monotonicTimeNanosUnsafe() - sinceNanos) / 1e6
 
-/** Returns the rest of a duration, in whole milliseconds, so that a timer of the platform does not fire early. */
+/** Returns the rest of a duration in whole milliseconds, so that a platform timer does not fire early. */
 export const leftOf = (millis: number, clock: Clock.Clock, sinceNanos: bigint): number =>
   Math.max(0, Math.ceil(millis - elapsedMillis(clock, sinceNanos)))
 
-/** The clock that sleeps by timers of the platform, and the longest time that such a timer can wait for. */
+/** The clock sleeping by platform timers, and the longest wait such a timer supports. */
 const live = Context.get(Context.empty(), Clock.Clock)
 const longest = 2 ** 31 - 1
 
 /**
- * Manages timers that end together. After `close`, no timer calls its function. Of two timers for the same time, the
- * one that was set first fires first.
+ * Manages timers ending together. After `close`, no timer calls its function. Of two timers for the same time, the
+ * first set fires first.
  *
- * Under the live clock, a timer of the platform takes the place of a fiber that sleeps: 64 calls that wait for 20 ms
- * take 33 ms in place of 40, and a run that waits in one handler holds 1.5 KB less of 22.
+ * Under the live clock, a platform timer replaces a sleeping fiber: 64 calls waiting for 20 ms take 33 ms instead of
+ * 40, and a run waiting in one handler holds 1.5 KB less of 22.
  */
 export class Timers {
   private readonly services: Context.Context<any>
-  /** The timers of the platform. */
+  /** Platform timers. */
   private waiting: Set<Timer> | undefined
   private fibers: Set<Fiber.Fiber<unknown>> | undefined
   private isClosed = false
@@ -61,7 +61,7 @@ export class Timers {
     return timer
   }
 
-  /** Calls a function with the value of an effect, at once if the effect does not wait. */
+  /** Calls a function with an effect's value, at once if the effect does not wait. */
   when<A>(effect: Effect.Effect<A, never, any>, then: (value: A) => void): Timer {
     let own: Fiber.Fiber<unknown> | undefined
     const waiting = Effect.map(effect, (value) => {
@@ -81,8 +81,8 @@ export class Timers {
   }
 
   /**
-   * Stops all timers at once. The returned effect waits until their fibers have ended: a scheduler may give them their
-   * turn later than the caller.
+   * Stops all timers at once. The returned effect waits until their fibers have ended: a scheduler may run them later
+   * than the caller.
    */
   close(): Effect.Effect<void> {
     this.isClosed = true
