@@ -1,9 +1,8 @@
 /**
- * Admission: a pure state machine that decides which calls may run next. Calls are admitted first come, first served;
- * shared calls overlap up to a bound, an exclusive call waits until nothing runs, and blocks everything behind it.
- * Handlers that still run outside of this queue, from an earlier turn or after the answer of their call, count as long
- * as they are alive: none runs concurrently with an exclusive call, and those still within their grace period count
- * towards the bound.
+ * Admission: a pure state machine deciding which calls may run next. Calls are admitted first come, first served.
+ * Shared calls overlap up to a bound; an exclusive call waits until nothing runs, and blocks everything behind it.
+ * Handlers still running outside this queue, from an earlier turn or after their call's answer, count while alive: they
+ * never run beside an exclusive call, and within their grace period they count towards the bound.
  */
 import type * as Types from "effect/Types"
 
@@ -12,13 +11,13 @@ export interface Ticket {
   readonly isExclusive: boolean
 }
 
-/** Handlers of the run that hold no place in the queue. */
+/** Handlers in the run without a place in the queue. */
 export interface Outsiders {
-  /** Number of handlers that are alive. They keep exclusive calls out. */
+  /** Number of live handlers. They keep exclusive calls out. */
   readonly alive: number
-  /** Number of live handlers that have not been given up. They count towards the bound. */
+  /** Number of live handlers not given up. They count towards the bound. */
   readonly occupying: number
-  /** Number of live handlers that are exclusive. They keep every call out. */
+  /** Number of live exclusive handlers. They keep every call out. */
   readonly exclusive: number
 }
 
@@ -27,7 +26,7 @@ export const noOutsiders: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
 export interface Admission<T extends Ticket = Ticket> {
   readonly bound: number
   readonly queue: ReadonlyArray<T>
-  /** Number of admitted calls at the head of `queue`, which is emptied when all of its calls have been admitted. */
+  /** Number of admitted calls at the head of `queue`, which is emptied once all calls are admitted. */
   readonly admitted: number
   readonly shared: number
   readonly isExclusiveRunning: boolean
@@ -75,18 +74,18 @@ export const admit = <T extends Ticket>(
   return [tickets, next]
 }
 
-/** Frees the place of a call that has ended. */
+/** Frees the place of an ended call. */
 export const release = <T extends Ticket>(state: Admission<T>, ticket: Ticket): Admission<T> =>
   ticket.isExclusive ? { ...state, isExclusiveRunning: false } : { ...state, shared: state.shared - 1 }
 
-/** Adds calls to the end of the queue. */
+/** Appends calls to the queue. */
 export const enqueue = <T extends Ticket>(state: Admission<T>, tickets: ReadonlyArray<T>): Admission<T> => ({
   ...state,
   queue: isWaiting(state) ? [...waiting(state), ...tickets] : tickets,
   admitted: 0
 })
 
-/** Sets the handlers that run outside of the queue now. */
+/** Sets the handlers now running outside the queue. */
 export const withOutsiders = <T extends Ticket>(state: Admission<T>, outsiders: Outsiders): Admission<T> => ({
   ...state,
   outsiders
@@ -99,29 +98,29 @@ export const stuck = <T extends Ticket>(state: Admission<T>): T | undefined => {
 }
 
 /**
- * Tells whether the head is stuck only until outsiders lose their places, as all do when their grace period is over: it
- * is a shared call that the bound keeps out.
+ * Returns `true` if the head is a shared call kept out by the bound: it is stuck only until outsiders lose their
+ * places, at the latest when their grace period ends.
  */
 export const isCrowdedOut = (state: Admission): boolean => {
   const head = state.queue[state.admitted]
   return head !== undefined && !head.isExclusive && fits(head, state, { ...state.outsiders, occupying: 0 })
 }
 
-/** Takes the head out of the queue without running it. */
+/** Removes the head of the queue, which does not run. */
 export const skip = <T extends Ticket>(state: Admission<T>): Admission<T> => ({
   ...state,
   admitted: state.admitted + 1
 })
 
-/** Tells whether a call of the queue has not been admitted yet. */
+/** Returns `true` if any queued call is not admitted yet. */
 export const isWaiting = (state: Admission): boolean => state.admitted < state.queue.length
 
-/** Returns the calls that have not been admitted yet. */
+/** Returns the calls not admitted yet. */
 export const waiting = <T extends Ticket>(state: Admission<T>): ReadonlyArray<T> => state.queue.slice(state.admitted)
 
 /**
- * Returns those of the last `count` calls of the queue that have not been admitted, each with the reason: an exclusive
- * call, which runs or is to run no later than this one, or the bound; and with the exclusive calls before it.
+ * Returns the waiting calls among the last `count` in the queue, each with its reason and the preceding exclusive
+ * calls. The reason is an exclusive call, running or due no later than this call, or else the bound.
  */
 export const waitingOf = <T extends Ticket>(
   state: Admission<T>,
@@ -139,12 +138,12 @@ export const waitingOf = <T extends Ticket>(
   })
 }
 
-/** Removes one call from the queue, unless it has been admitted. */
+/** Removes one call from the queue, unless it is already admitted. */
 export const withdraw = <T extends Ticket>(state: Admission<T>, index: number): Admission<T> => ({
   ...state,
   queue: waiting(state).filter((ticket) => ticket.index !== index),
   admitted: 0
 })
 
-/** Removes the calls from the queue that have not been admitted. */
+/** Removes all calls not admitted yet. */
 export const clear = <T extends Ticket>(state: Admission<T>): Admission<T> => ({ ...state, queue: [], admitted: 0 })

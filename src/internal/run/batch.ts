@@ -1,7 +1,7 @@
 /**
- * Runs the calls of one turn. The batch decides on each call in their order, its queue admits those that may run, and
- * each is answered exactly once. A reader pulls the events; nothing here waits for the reader. The caller's code may
- * end the run that it is called by, so that every step here checks again whether the batch is over.
+ * Runs the calls in one turn. The batch decides on each call in order, its queue admits calls, and each call is
+ * answered exactly once. A reader pulls the events; nothing here waits for the reader. Caller code may end the run
+ * calling it, so every step here checks again whether the batch is over.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -37,32 +37,32 @@ import { Call, type Environment, type Host } from "./call.ts"
 import { EventOrder } from "./eventOrder.ts"
 import * as RunJournal from "./runJournal.ts"
 
-/** A call of a batch. */
+/** A call in a batch. */
 interface Entry {
   readonly job: Plan.Job
   answer: Answers.Answer | undefined
-  /** The event of its wait for an answer from outside, while it waits. */
+  /** Event of its wait for an outside answer, while waiting. */
   waiting: Event.Of<"ToolApprovalRequested" | "ToolSuspended"> | undefined
-  /** Tells whether its answer is being written outside of its own fiber. */
+  /** `true` while its answer is being written outside its own fiber. */
   isAnswering: boolean
-  /** Tells whether it alone was stopped: `withdrawn` while it waited for an answer from outside. */
+  /** Set if this call alone was stopped: `withdrawn` while waiting for an outside answer, otherwise `unrun`. */
   stopped: "unrun" | "withdrawn" | undefined
-  /** The reason why it did not run, if it was in the queue when the batch was cancelled, or came up later. */
+  /** Reason it did not run, if the batch was cancelled while the call was queued, or before it came up. */
   unrun: string | undefined
-  /** The error of a call whose handler has not stopped in time. Its answer may take time to be written. */
+  /** Error of a call whose handler did not stop in time. Writing its answer may take time. */
   left: Tool.ToolError | undefined
-  /** The time at which it began to wait for its turn, in milliseconds since 1970, if it has. */
+  /** Time its wait for a turn began, in milliseconds since 1970. `undefined` without a wait. */
   queuedAt: number | undefined
   /** The wait that began then. */
   queuedFor: Wait | undefined
-  /** The time at which it came up, in milliseconds, and the way in which it did. Kept if the run is observed. */
+  /** Time it came up, in milliseconds, and the way. The time is kept if the run is observed. */
   readonly cameUpAt: number | undefined
   readonly way: Way
-  /** Tells whether it has a span, or had one when it began to wait. */
+  /** `true` if it has a span, or had one when it began to wait. */
   hasSpan: boolean
 }
 
-/** The way in which a call comes up: before its reply is whole, or after it has waited. */
+/** The way a call comes up: before its reply is complete, or after waiting. */
 type Way = "early" | "waited" | undefined
 
 export class Batch<E> implements Host<E>, Stoppable {
@@ -71,35 +71,35 @@ export class Batch<E> implements Host<E>, Stoppable {
   readonly events: EventOrder<E>
   readonly timers: Timers.Timers
   private readonly running: Running
-  /** The calls that have come up, by their position, and their number. */
+  /** Calls by position, once they have come up, and their number. */
   private readonly entries: Array<Entry | undefined> = []
   private count = 0
   private isSealed = false
   isOver = false
 
-  /** Calls that have come up and are not decided on yet. No call is decided on before the batch has begun. */
+  /** Calls that have come up, awaiting decisions. No call is decided before the batch begins. */
   private undecided: Array<Plan.Job> = []
   private hasBegun = false
   private isDeciding = false
 
   private readonly queue: Queue
   private readonly company = new Company<Call<E>>()
-  /** The end that keeps calls from running: a halt for the rest of the turn, a failure while others run beside it. */
+  /** An ending that keeps calls from running: a halt for the rest of the turn, a failure while calls beside it run. */
   private skipping: Consequence | undefined
-  /** Effects on siblings of halts that came while calls admitted with theirs were being started. */
+  /** Sibling effects of halts arriving while calls admitted together were being started. */
   private pendingHalts: Array<() => void> = []
 
-  /** Number of calls that have been reported, with their answers or as waiting. */
+  /** Number of calls reported, either answered or waiting. */
   private reported = 0
   private firstHalt: Event.Halt | undefined
 
-  /** Removes the listener by which a soft stop of the run cancels the batch. */
+  /** Removes the listener through which a soft stop cancels the batch. */
   private readonly unsubscribe: (() => void) | undefined
   /** Removes the batch from the run. */
   private readonly removed: () => void
-  /** The cause of the cancellation, after which no call starts. */
+  /** Cancellation cause. No call starts afterwards. */
   private cancellation: string | undefined
-  /** Time of the cancellation. All work for its calls has one grace period, which began then. */
+  /** Cancellation time. All work for its calls shares one grace period, beginning then. */
   private since: number | undefined
   private isConcluding = false
   private hasConcluded = false
@@ -137,9 +137,9 @@ export class Batch<E> implements Host<E>, Stoppable {
     return this.environment.found.clock.currentTimeMillisUnsafe()
   }
 
-  // Calls come up and are decided on.
+  // Calls come up and are decided.
 
-  /** Adds calls that have come up. Their numbers are their positions in the turn, and they start in the given order. */
+  /** Adds calls that have come up. They are numbered by position in the turn, and start in the given order. */
   add(jobs: ReadonlyArray<Plan.Job>, way?: Way): void {
     if (jobs.length === 0) return
     const cameUpAt = this.environment.found.tracing === undefined ? undefined : this.now()
@@ -172,15 +172,15 @@ export class Batch<E> implements Host<E>, Stoppable {
     this.decide()
   }
 
-  /** Notes that there are no more calls. */
+  /** Notes that no more calls will come. */
   seal(): void {
     this.isSealed = true
     this.events.sealed(this.all.map(({ job }) => job))
   }
 
   /**
-   * Decides on the calls that have come up, group after group, so that no call overtakes one whose arguments take time.
-   * A group that takes no time is decided on at once.
+   * Decides on the calls group by group, so that no call overtakes another with slow arguments. A group without waiting
+   * is decided at once.
    */
   private decide(): void {
     const jobs = this.undecided
@@ -201,7 +201,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     else this.timers.when(Effect.all(deciding, { concurrency: this.environment.bound }), then)
   }
 
-  /** Carries out the decisions on a group of calls: answers those that cannot run, then queues the others. */
+  /** Carries out the decisions on a group: answers calls unable to run, then queues the others. */
   private decided(decided: ReadonlyArray<Plan.Decided>): void {
     const runs: Array<Plan.Run> = []
     for (const job of decided) {
@@ -233,14 +233,13 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Reports a call that was answered before its run was resumed, or that keeps waiting. Returns `false` for any other
-   * call.
+   * Reports a call already answered before its run was resumed, or still waiting. Returns `false` for any other call.
    */
   private isReplayed(job: Plan.Job | Plan.Run, known = this.known(job.call)): boolean {
     const { call, index } = job
     if (known?.answer === undefined && known?.waits === undefined) return false
     const { answer, waits } = known
-    // A call that the end of the run cancels waits no longer.
+    // A call cancelled by the end of the run no longer waits.
     if (job._tag === "Cancel" && answer === undefined) return false
     if (waits?._tag !== "ToolApprovalRequested") {
       this.events.started(index, RunJournal.startOf(call, known, this.policy))
@@ -256,7 +255,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     return true
   }
 
-  /** Suspends an approved call that the caller runs, unless no call may start. */
+  /** Suspends an approved call run by the caller, unless no call may start. */
   private handOver(job: Plan.HandOver): void {
     const { ban, environment: { found } } = this
     if (ban !== undefined) return this.abort(job, `not run: ${ban}`)
@@ -265,8 +264,8 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Returns the answer of a call that does not run any more: another call had stopped it before its process died, or
-   * its tool is another one by now, or is gone.
+   * Returns the answer of a call that will not run: another call had stopped it before its process died, or its tool
+   * has changed or disappeared.
    */
   private changed(
     job: Plan.Decided,
@@ -281,7 +280,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     return Answers.denied(this.answering, job, toolError("denied", job.call, { detail, metadata: { gate: "version" } }))
   }
 
-  /** Tells whether a call that ended before the run was resumed has stopped another one that was started beside it. */
+  /** Returns `true` if a call that ended before the resume stopped another, started beside it at the time. */
   private hasReached(id: string, job: Plan.Run): boolean {
     const ended = this.all.find(({ job: { call } }) => call.id === id)
     const { answer, waits } = ended && this.known(ended.job.call) || {}
@@ -295,8 +294,8 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Returns the error of a call that does not run. If it had started in another process, its effect is unknown, unless
-   * each attempt there has failed.
+   * Returns the error of a call that will not run. Its effect is unknown if it had started in another process, unless
+   * every attempt there failed.
    */
   private unrun(job: Answers.Numbered | Plan.Job, detail: string): ToolOutcomes.ToolError {
     const known = this.known(job.call)
@@ -306,12 +305,12 @@ export class Batch<E> implements Host<E>, Stoppable {
     return cancelled(job, hasFailed ? detail.replace(/^not run: /, "not tried again: ") : detail)
   }
 
-  /** Answers a call that had started in another process and cannot run in this one. */
+  /** Answers a call started in another process, which cannot run in this process. */
   private unknown(job: Answers.Numbered): Effect.Effect<Answers.Answer, E, any> {
     return Answers.cancelled(this.answering, job, RunJournal.unknownEffect(job.call).error)
   }
 
-  /** The reason why no call may start now, if there is one. */
+  /** Reason no call may start now, if any. */
   private get ban(): string | undefined {
     return this.cancellation ?? this.skipping?.detail
   }
@@ -327,12 +326,12 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (this.isOver) return
     const { ban } = this
     if (ban !== undefined) {
-      // The call was admitted together with the one whose end keeps it from running.
+      // The call was admitted together with the call whose end keeps it from running.
       this.release(run)
       return this.abort(run, `not run: ${ban}`)
     }
     const { queuedAt, queuedFor, stopped } = this.entryOf(run)
-    // The call was stopped by one that was admitted together with it.
+    // The call was stopped by another admitted together with it.
     if (stopped !== undefined) return this.release(run)
     const isQueued = queuedAt !== undefined && queuedFor !== undefined
     const waits = isQueued ? [{ ...queuedFor, millis: Math.max(0, this.now() - queuedAt) }] : undefined
@@ -341,7 +340,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     call.start()
   }
 
-  /** Reports that a call waits for its turn, once. It is not recorded, and nothing follows from it. */
+  /** Reports once that a call waits for its turn. Not recorded, and without consequences. */
   queued({ call: { id, name }, index }: Plan.Run, wait: Wait): void {
     const entry = this.entries[index]
     if (this.isOver || entry === undefined || entry.queuedAt !== undefined) return
@@ -350,7 +349,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (this.policy.callFacts === "told") this.events.queued(index, { _tag: "ToolQueued", id, name, ...wait })
   }
 
-  /** The calls that wait for their turn now: those without a place, and those with one that wait for permits. */
+  /** Calls now waiting for their turn: calls without a place, and placed calls waiting for permits. */
   get waits(): ReadonlyArray<RunJournal.Waits> {
     if (this.isOver) return []
     const queued = this.queue.waits.flatMap(([{ call: { id }, index }, wait]) => {
@@ -361,7 +360,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     return [...queued, ...placed.map(({ id, permits, startedAt }) => ({ ...permits.wait, id, since: startedAt }))]
   }
 
-  /** Refuses a call that only live handlers of earlier calls keep out, which refused to stop. */
+  /** Refuses a call kept out only by earlier calls' live handlers, which refused to stop. */
   refuse(run: Plan.Run): void {
     const deaf = this.running.givenUpTasks.flatMap(({ kind, name }) => kind === "handler" ? [JSON.stringify(name)] : [])
     const why = run.isExclusive ? "it runs alone, and " : ""
@@ -369,7 +368,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     this.abort(run, `not started: ${why}an earlier tool refused to stop and is still running${names}`)
   }
 
-  /** Lets pending halts reach the calls that were admitted together, which have all been started. */
+  /** Applies pending halts to calls admitted together, which have all been started. */
   started(): void {
     const { pendingHalts } = this
     if (pendingHalts.length === 0) return
@@ -377,14 +376,14 @@ export class Batch<E> implements Host<E>, Stoppable {
     for (const reach of pendingHalts) reach()
   }
 
-  /** Frees the place of a call whose handler has ended, or outlived its grace period. */
+  /** Frees the place of a call whose handler ended or outlived its grace period. */
   vacated(call: Call<E>): void {
     this.company.leave(call)
     this.release(call.job)
     if (this.isSettled) this.events.wake()
   }
 
-  /** Frees the place of a call. A failure is forgotten when no call is left that ran beside it. */
+  /** Frees a call's place. A failure is forgotten once no call that ran beside it is left. */
   private release(run: Plan.Run): void {
     this.queue.release(run)
     if (this.queue.holding === 0 && this.skipping?.isHalt === false) this.skipping = undefined
@@ -392,7 +391,7 @@ export class Batch<E> implements Host<E>, Stoppable {
 
   // Calls are answered.
 
-  /** Writes the answer of a call in a fiber of its own. */
+  /** Writes a call's answer in a separate fiber. */
   respond(job: Answers.Numbered, answer: Effect.Effect<Answers.Answer, E, any>, error?: Tool.ToolError): void {
     if (this.isOver) return
     const entry = this.entryOf(job)
@@ -408,8 +407,8 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Takes in the exit of a fiber that was to answer a call. A failure of the caller's policy is the run's failure. Any
-   * other end without an answer answers this one call as lost.
+   * Takes in the exit of a fiber meant to answer a call. A failure from the caller's policy fails the run. Any other
+   * end without an answer answers this call as lost.
    */
   answerEnded(job: Answers.Numbered, exit: Exit.Exit<unknown, E>): void {
     if (Exit.isSuccess(exit) || this.isOver || this.isSpokenFor(job)) return
@@ -418,7 +417,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     this.events.fail(exit.cause)
   }
 
-  /** Suspends a call. It is no call's sibling from then on, and the batch does not wait for it. */
+  /** Suspends a call. From now on it has no siblings, and the batch does not wait for its answer. */
   suspend(job: Answers.Numbered, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     if (this.isSpokenFor(job)) return
     this.entryOf(job).waiting = event
@@ -430,8 +429,8 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Takes in the answer of a call. In a recorded run the answer is recorded first: only then it is reported, and
-   * reaches the calls beside it. The returned effect waits for that, and need not be run.
+   * Takes in a call's answer. In a recorded run the answer is recorded first, and only then reported and applied to the
+   * other calls. The returned effect waits for that, and need not be run.
    */
   settle(job: Answers.Numbered, answer: Answers.Answer): Effect.Effect<void> {
     if (this.isSpokenFor(job)) return Effect.void
@@ -441,7 +440,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     return this.recorded(record, () => this.report(job, answer))
   }
 
-  /** Makes the span of a call that is answered, or waits, without having started. */
+  /** Makes the span of a call answered or suspended without having started. */
   private unstarted(job: Answers.Numbered, end: Answers.Answer | { readonly outcome: string }): void {
     const { found: { tracing }, settings, stepIndex } = this.environment
     const entry = this.entryOf(job)
@@ -450,7 +449,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     const isOffered = entry.job._tag === "Cancel" ? entry.job.isOffered : entry.job.tool !== undefined
     const plan = { call: job.call, isOffered, requestId: settings.requestId, sessionId: settings.sessionId, stepIndex }
     if (!("raw" in end)) return Telemetry.unstarted(tracing, plan, end)
-    // A policy may put a result in the place of the error.
+    // A policy may replace the error with a result.
     const refused = entry.job._tag === "Refuse" && entry.job.outcome._tag === "Error"
       ? entry.job.outcome.error
       : undefined
@@ -461,7 +460,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     Telemetry.unstarted(tracing, plan, { ...ending, result: end.message.content })
   }
 
-  /** Begins the span of a call whose handler starts, if the run is observed. */
+  /** Begins a call's span when its handler starts, if the run is observed. */
   spanOf(job: Plan.Run, attempt: number): Telemetry.Call | undefined {
     const { found: { tracing }, settings, stepIndex } = this.environment
     if (tracing === undefined) return undefined
@@ -474,7 +473,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     )
   }
 
-  /** Continues once the record is written, in a fiber that no stop of a call can interrupt. */
+  /** Continues once the record is written, in a fiber no stop of a call can interrupt. */
   private recorded(record: Effect.Effect<void> | undefined, then: () => void): Effect.Effect<void> {
     if (record === undefined || isDone(record)) {
       then()
@@ -512,7 +511,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (this.isSettled) this.events.wake()
   }
 
-  /** The calls that have come up, in call order. */
+  /** Calls that have come up, in call order. */
   private get all(): ReadonlyArray<Entry> {
     return this.entries.filter((entry) => entry !== undefined)
   }
@@ -523,13 +522,13 @@ export class Batch<E> implements Host<E>, Stoppable {
     return entry
   }
 
-  /** Returns `true` for a call that is answered, or waits. A cancelled batch may end before it decides on its calls. */
+  /** Returns `true` for an answered or waiting call. A cancelled batch may end before deciding on its calls. */
   private isSpokenFor(job: Answers.Numbered): boolean {
     const { answer, waiting } = this.entryOf(job)
     return answer !== undefined || waiting !== undefined
   }
 
-  /** Applies a halt or a failure to the other calls: it may stop those beside it, and skip those that wait. */
+  /** Applies a halt or a failure to the other calls: it may stop running calls and skip waiting ones. */
   private reachSiblings(job: Answers.Numbered, answer: Answers.Answer): void {
     const consequence = consequenceOf(this.policy.siblings, answer, job.isExclusive === true)
     if (consequence === undefined) return
@@ -541,7 +540,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (this.isOver) return
     const { detail, isHalt, isSkipping } = consequence
     const concerned = isHalt ? this.company.all : this.company.beside(job.index)
-    // The calls that wait come first: a call that is interrupted makes room, and none of them may take it.
+    // Waiting calls come first: an interrupted call makes room, and none of these calls may take it over.
     if (isSkipping && (isHalt || concerned.length > 0)) {
       this.skipping = this.skipping?.isHalt === true ? this.skipping : consequence
       for (const run of this.queue.clear()) this.abort(run, `not run: ${detail}`)
@@ -552,7 +551,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     }
   }
 
-  // One call is stopped.
+  // Stopping one call.
 
   stopCall([id, ...inside]: ReadonlyArray<string>, reason: string): boolean {
     if (this.isOver || this.isAtEnd) return false
@@ -562,7 +561,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (entry === undefined || entry.answer !== undefined) return false
     if (placed !== undefined) return placed.stop(reason)
     if (entry.waiting !== undefined) return this.withdraw(entry, entry.waiting, reason)
-    // The answer of a call in a journal is shown when the batch begins.
+    // A call answered in the journal is shown when the batch begins.
     if (entry.isAnswering || this.known(entry.job.call)?.answer !== undefined) return false
     this.queue.withdraw(entry.job.index)
     this.stopUnrun(entry.job, reason)
@@ -578,7 +577,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     this.abort(job, `not run: ${reason}`)
   }
 
-  /** Answers a call that waits for an answer from outside, which does not count from now on. */
+  /** Answers a call waiting for an outside answer, which no longer counts. */
   private withdraw(entry: Entry, waiting: NonNullable<Entry["waiting"]>, reason: string): boolean {
     const isApproval = waiting._tag === "ToolApprovalRequested"
     const isUnknown = !isApproval && waiting.suspensions.some(({ kind }) => kind === "unknown")
@@ -593,9 +592,9 @@ export class Batch<E> implements Host<E>, Stoppable {
     return true
   }
 
-  // The batch is stopped.
+  // Stopping the batch.
 
-  /** Cancels the batch at a time of the clock, by which tools have to end. Later calls do not run. */
+  /** Cancels the batch at a clock time by which tools must end. Later calls do not run. */
   private stopAt(millis: number): void {
     const left = millis - this.now()
     if (left <= 0) this.cancel(Deadline.toolsCause)
@@ -603,9 +602,8 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Stops the calls that have come up, and those that still may. The batch does not end before all have stopped or had
-   * their grace period, in which blocking handlers may finish. The period began with the soft stop of the run, if there
-   * was one.
+   * Stops the calls that have come up, and those still to come. The batch does not end before all have stopped or used
+   * up their grace period, in which blocking handlers may finish. The period began with the run's soft stop, if any.
    */
   cancel(cause: string): void {
     const { running } = this
@@ -619,8 +617,8 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Notes that calls come up after the cancellation. If its grace period is over, calls whose answers take time are
-   * answered without waiting.
+   * Notes calls coming up after the cancellation. If its grace period is over, calls with slow answers are answered
+   * without waiting.
    */
   private afterCallBack(jobs: ReadonlyArray<Plan.Job>, since: number): void {
     const detail = `not run: ${this.cancellation}`
@@ -628,14 +626,14 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (this.hasConcluded && !this.isConcluding) this.concludeAfter(since, detail)
   }
 
-  /** Concludes the batch at the end of its grace period. The handler around the run may leave it less time. */
+  /** Concludes the batch at the end of its grace period. The enclosing handler may leave less time. */
   private concludeAfter(since: number, detail: string): void {
     this.isConcluding = true
     const left = Math.max(0, this.running.until(since) - this.now())
     this.timers.after(left, () => this.conclude(since, detail))
   }
 
-  /** Interrupts the blocking handlers, whose time is over. They have one turn of the scheduler to stop. */
+  /** Interrupts the blocking handlers at the end of their time. They have one scheduler turn to stop. */
   private conclude(since: number, detail: string): void {
     const calls = this.company.all
     for (const call of calls) call.cancel(detail, since)
@@ -643,14 +641,14 @@ export class Batch<E> implements Host<E>, Stoppable {
     else this.answerRest(since, detail)
   }
 
-  /** Answers each open call without the code that it waits for: a handler, a policy, a decoder, an encoder. */
+  /** Answers each open call without the code it waits for: a handler, a policy, a decoder, an encoder. */
   private answerRest(since: number, detail: string): void {
     this.isConcluding = false
     this.hasConcluded = true
     const calls = this.company.all
     for (const call of calls) call.abandon()
     for (const { job, left, unrun } of this.all) {
-      // A batch that was not read before its time was over has not compared its calls with the journal.
+      // A batch not read before its time was over has not compared its calls with the journal yet.
       if (this.isSpokenFor(job) || this.isReplayed(job)) continue
       void this.settle(job, Answers.unfinished(this.answering, job, left ?? this.unrun(job, unrun ?? detail)))
     }
@@ -658,7 +656,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     this.answering.fibers.interrupt(since)
   }
 
-  /** Ends the timers; no call starts any more. Fibers that are alive belong to the run and are stopped with it. */
+  /** Ends the timers; no more calls start. Live fibers belong to the run and are stopped with the run. */
   close(): Effect.Effect<void> {
     this.isOver = true
     this.unsubscribe?.()
@@ -670,7 +668,7 @@ export class Batch<E> implements Host<E>, Stoppable {
 
   // The reader's side.
 
-  /** Pulls the events in the order of the policy. Ends when there are no more calls and each has been answered. */
+  /** Pulls events in the policy's order. Ends when all calls are in and answered. */
   get pull(): Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E> {
     return Effect.suspend(() => this.next())
   }
@@ -683,18 +681,18 @@ export class Batch<E> implements Host<E>, Stoppable {
     )
   }
 
-  /** Takes the events that are ready, and waits if there are none. The first take starts the calls. */
+  /** Takes the available events, waiting if necessary. The first take starts the calls. */
   get take(): Effect.Effect<ReadonlyArray<Event.Event>, E> {
     this.begin()
     return this.events.take
   }
 
-  /** Returns the events that are ready. */
+  /** Returns the available events. */
   takeNow(): ReadonlyArray<Event.Event> {
     return this.events.takeNow()
   }
 
-  /** Resumes a reader that waits in `take`, also without events. */
+  /** Resumes a reader waiting in `take`, even without events. */
   wake(): void {
     this.events.wake()
   }
@@ -703,29 +701,29 @@ export class Batch<E> implements Host<E>, Stoppable {
     return this.events.isEmpty
   }
 
-  /** Tells whether there are no more events. */
+  /** `true` if no more events will come. */
   get isAtEnd(): boolean {
     return this.isEmpty && (this.isOver || this.isSettled)
   }
 
-  /** Tells whether every call has been answered, or waits. In a cancelled batch, each must have left its place, too. */
+  /** `true` if every call is answered or waiting. In a cancelled batch, each must also have left its place. */
   get isSettled(): boolean {
     return this.isSealed && !this.isBusy && (this.since === undefined || this.queue.holding === 0)
   }
 
-  /** Tells whether a call has been reported neither with an answer nor as waiting. */
+  /** `true` if any call is neither reported as answered nor as waiting. */
   get isBusy(): boolean {
     return this.reported < this.count
   }
 
-  /** The answers so far, in call order. */
+  /** Answers so far, in call order. */
   get answers(): ReadonlyArray<Answers.Answer> {
     return this.all.flatMap(({ answer }) => answer ?? [])
   }
 
   /**
-   * The halt that decides: that of the first call, or that of the call that completed first. The fold cannot tell which
-   * completed first where the policy shows results in call order.
+   * Deciding halt: the first call's, or that of the call completed first. The fold cannot determine the latter if the
+   * policy shows results in call order.
    */
   get halt(): Event.Halt | undefined {
     return this.policy.haltPrecedence === "completion"
@@ -740,15 +738,15 @@ const isDone = <A>(effect: Effect.Effect<A, unknown, unknown>): effect is Exit.S
   Exit.isExit(effect) && Exit.isSuccess(effect)
 
 /**
- * Drives the admission machine, with the calls that wait for a place and the number of those that have one. A call that
- * may start is started at once, whenever a call comes up, a call leaves its place, or a handler outside of the queue
- * ends. A call that only outsiders keep out waits one grace period for them, and is then refused. A call that waits for
- * a place of theirs starts when they are given up, which is at the end of their grace period.
+ * Drives the admission machine, with the waiting calls and the number of placed calls. Calls start as soon as they may:
+ * whenever a call comes up, a call leaves its place, or an outside handler ends. A call kept out only by outsiders
+ * waits one grace period, then is refused. A call waiting for an outsider's place starts when the outsider is given up,
+ * at the end of its grace period.
  */
 export class Queue {
-  /** Number of calls that have a place. */
+  /** Number of calls with a place. */
   holding = 0
-  /** Tells whether calls that were admitted together are being started. */
+  /** `true` while calls admitted together are being started. */
   isStarting = false
   private admission: Admission.Admission<Plan.Run>
   private readonly running: Running
@@ -756,11 +754,11 @@ export class Queue {
   private readonly batch: Pick<Batch<any>, "start" | "queued" | "refuse" | "started">
   private readonly unsubscribe: () => void
   private isAdmitting = false
-  /** Number of calls that were added since waiting calls were reported. They are the last of the queue. */
+  /** Number of calls added since waiting calls were last reported, at the end of the queue. */
   private added = 0
   private hasRoom = false
   private patience: Timers.Timer | undefined
-  /** Tells whether the head has waited for a grace period, and waits once more for a place that is about to be free. */
+  /** `true` once the head has waited a grace period and waits again for a place about to be free. */
   private isExtended = false
 
   constructor(
@@ -782,20 +780,20 @@ export class Queue {
     this.admit()
   }
 
-  /** Removes and returns every call that has no place yet. */
+  /** Removes and returns all calls without a place. */
   clear(): ReadonlyArray<Plan.Run> {
     const waiting = Admission.waiting(this.admission)
     this.admission = Admission.clear(this.admission)
     return waiting
   }
 
-  /** Removes a call that has no place yet. Those behind it may start. */
+  /** Removes a call without a place. Calls behind it may start. */
   withdraw(index: number): void {
     this.admission = Admission.withdraw(this.admission, index)
     this.admit()
   }
 
-  /** Frees the place of a call. The next call is admitted when the run knows that the handler has ended. */
+  /** Frees a call's place. The next call is admitted once the run knows that the handler has ended. */
   release(run: Plan.Run): void {
     this.holding--
     this.admission = Admission.release(this.admission, run)
@@ -806,8 +804,7 @@ export class Queue {
   }
 
   /**
-   * Starts every call that may start. Handlers that end at once make room while this runs, so that it loops and never
-   * nests.
+   * Starts every call that may start. Handlers ending at once make room meanwhile, so this loops instead of nesting.
    */
   private admit(): void {
     this.hasRoom = true
@@ -830,14 +827,14 @@ export class Queue {
     else this.patience ??= this.timers.after(this.running.graceMillis, () => this.outOfPatience())
   }
 
-  /** Reports the calls that were added and could not start. */
+  /** Reports the added calls that could not start. */
   private reportWaiting(): void {
     const { added } = this
     this.added = 0
     for (const [run, wait] of this.waitsOf(added)) this.batch.queued(run, wait)
   }
 
-  /** The calls that have no place yet, each with what it waits for. */
+  /** Calls without a place, each with its reason to wait. */
   get waits(): ReadonlyArray<readonly [Plan.Run, Wait]> {
     return this.waitsOf(Infinity)
   }
@@ -854,7 +851,7 @@ export class Queue {
     })
   }
 
-  /** Stops the wait of a head that is not stuck any more. The next one that is stuck waits for a whole grace period. */
+  /** Stops the wait for a head no longer stuck. The next stuck head waits a whole grace period. */
   private isUnstuck(): void {
     this.patience?.stop()
     this.patience = undefined
@@ -862,8 +859,8 @@ export class Queue {
   }
 
   /**
-   * Refuses the calls that outsiders still keep out after a grace period. The period of the outsiders may have begun a
-   * moment after the wait for them, so that a call waits once more for a place that is about to be free.
+   * Refuses calls still kept out by outsiders after a grace period. An outsider's own period may have begun slightly
+   * later, so a call waits again for a place about to be free.
    */
   private outOfPatience(): void {
     this.patience = undefined
@@ -882,8 +879,8 @@ export class Queue {
 // Opening a batch, with the services of its run.
 
 /**
- * Opens a batch for the turn of a step. `calls` is the largest expected number of calls, `Infinity` where it is not
- * known. The handlers of the batch belong to `running`; the caller has to close the batch.
+ * Opens a batch for a step's turn. `calls` is the largest expected number of calls, `Infinity` if unknown. The handlers
+ * belong to `running`; the caller must close the batch.
  */
 export const open = <E, R>(
   context: Context.Context<R>,
@@ -904,7 +901,7 @@ export const open = <E, R>(
     journal
   })
 
-/** Returns the services that a batch needs. They are looked up once for all steps that have the same context. */
+/** Returns the services for a batch, looked up once for all steps with the same context. */
 const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inherited.Found => {
   if (ambient.found?.context === context) return ambient.found
   return ambient.found = {
@@ -917,7 +914,7 @@ const find = <R>(context: Context.Context<R>, ambient: Inherited.Ambient): Inher
   }
 }
 
-/** Opens a batch with a run of its own, both of which end when the scope closes. */
+/** Opens a batch with its own run; both end when the scope closes. */
 export const scoped = <E, R>(
   calls: number,
   settings: Settings.Settings<E, R>,
@@ -939,25 +936,25 @@ export const scoped = <E, R>(
       })
     })
   }).pipe(
-    // A batch has listeners and timers from the start: the finalizer that ends them is added before an interruption.
+    // A batch has listeners and timers from the start: its finalizer must be added before any interruption.
     Effect.uninterruptible
   )
 
-/** A batch and the run that it belongs to. */
+/** A batch and its run. */
 interface Opened<E> {
   readonly ambient: Inherited.Ambient
   readonly batch: Batch<E>
   readonly running: Running
 }
 
-/** A run of calls alone: its events, and what refused to stop, once they have ended. */
+/** A run of calls alone: its events, and, after their end, the code that refused to stop. */
 interface Begun<E> {
   readonly policy: Policy.Policy
   readonly pull: Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, E>
   readonly stopped: Effect.Effect<ReadonlyArray<Event.Abandoned>>
 }
 
-/** A run that calls a tool which does not exist, under `unknownTool: "failTurn"`. */
+/** Returns a run that calls an unknown tool, under `unknownTool: "failTurn"`. */
 const failing = (error: Plan.EngineError, policy: Policy.Policy): Begun<never> => {
   let isOut = false
   const pull = Effect.suspend(() => {
@@ -968,13 +965,13 @@ const failing = (error: Plan.EngineError, policy: Policy.Policy): Begun<never> =
   return { policy, pull, stopped: Effect.succeed([]) }
 }
 
-/** The options of calls alone. */
+/** Options for running calls alone. */
 interface BeginOptions<E, R> extends Settings.RunnerOptions<E, R, any> {
   readonly stepIndex?: number
   readonly approved?: ReadonlyArray<string>
 }
 
-/** Begins a run of calls whose handlers are stopped when the scope closes. `order` goes before the policy. */
+/** Begins a run of calls whose handlers stop when the scope closes. `order` takes precedence over the policy. */
 export const begin = <E, R>(
   calls: ReadonlyArray<Message.ToolCall>,
   tools: ReadonlyArray<Tool.Any>,
@@ -999,14 +996,14 @@ export const begin = <E, R>(
     return { policy, pull: batch.pull, stopped: running.stop }
   })
 
-// The consequences of a call's end for its siblings: which calls they are, which of them are interrupted, and whether
-// those that wait still run.
+// Consequences of a call's end for its siblings: which calls are affected, which are interrupted, and whether waiting
+// calls still run.
 
 export interface Consequence {
-  /** Tells whether handlers that block interruption are interrupted as well. */
+  /** `true` to also interrupt blocking handlers. */
   readonly isForAll: boolean
   readonly isSkipping: boolean
-  /** Tells a halt, which ends the turn, from a failure, which concerns the calls beside it. */
+  /** `true` for a halt, which ends the turn; `false` for a failure, which affects the calls beside it. */
   readonly isHalt: boolean
   readonly detail: string
 }
@@ -1016,7 +1013,7 @@ type Siblings = Policy.Policy["siblings"]
 const isTrigger = (siblings: Siblings, answer: Answers.Answer): boolean =>
   answer.failure === "crashed" || (answer.failure === "reported" && siblings.trigger !== "crashed")
 
-/** Returns the consequence of an answer, if it has one. An exclusive call runs alone, so its failure has none. */
+/** Returns the consequence of an answer, if any. An exclusive call runs alone, so its failure has no consequence. */
 export const consequenceOf = (
   siblings: Siblings,
   answer: Answers.Answer,
@@ -1034,22 +1031,24 @@ export const consequenceOf = (
   }
 }
 
-/** A call that has a place. */
+/** A call with a place. */
 interface Placed {
-  /** Tells whether it waits for permits: it is no further than a call without a place. */
+  /** `true` while waiting for permits, like a call without a place. */
   readonly isWaiting: boolean
   readonly job: { readonly index: number; readonly isBlocking: boolean }
 }
 
-/** Tells whether the end of another call stops a call. One that waits for permits is skipped like one in the queue. */
+/**
+ * Returns `true` if the end of another call stops this call. A call waiting for permits is skipped like a queued call.
+ */
 export const isReached = ({ isForAll, isSkipping }: Consequence, { isWaiting, job }: Placed): boolean =>
   isWaiting ? isSkipping : isForAll || !job.isBlocking
 
-/** Tracks the calls that have a place, in the order in which they got it, and which had theirs at the same time. */
+/** Tracks placed calls in order, and which calls had a place at the same time. */
 export class Company<Member extends Placed> {
-  /** The calls that have a place, each with the number of calls that joined before it. */
+  /** Placed calls, each with the number of earlier joins. */
   private readonly members = new Map<Member, number>()
-  /** The number of calls that had joined when a call left, by the position of that call. */
+  /** Number of joins when a call left, by call position. */
   private readonly before: Array<number | undefined> = []
   private count = 0
 
@@ -1066,7 +1065,7 @@ export class Company<Member extends Placed> {
     return Array.from(this.members.keys())
   }
 
-  /** Returns the calls that had a place at the same time as a call, which is included as long as it has its own. */
+  /** Returns the calls placed at the same time as a call, including the call itself while it keeps its place. */
   beside(index: number): ReadonlyArray<Member> {
     const before = this.before[index] ?? Infinity
     return Array.from(this.members).filter(([, earlier]) => earlier < before).map(([member]) => member)

@@ -1,9 +1,9 @@
 /**
- * One call, from its permits to its one answer. It waits for its permits, passes its tool's gates, runs its handler,
- * and writes the outcome as the answer: all of that in one fiber that the run owns (`life`). A timeout or a
- * cancellation may stop the call first (`overrule`); the outcome of its fiber is then ignored. The answer of a stopped
- * handler waits until the fiber has ended: it tells a call that has stopped from one that may still take effect. The
- * call keeps its place and its permits until its fiber has ended, or has refused to end for a whole grace period.
+ * One call, from its permits to its one answer. It waits for permits, passes its tool's gates, runs its handler, and
+ * writes the outcome as the answer, all in one fiber owned by the run (`life`). A timeout or a cancellation may stop
+ * the call first (`overrule`); its fiber's outcome is then ignored. A stopped handler's answer waits for the end of the
+ * fiber, to distinguish a stopped call from one that may still take effect. The call keeps its place and permits until
+ * its fiber has ended, or has refused to end for a whole grace period.
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -38,76 +38,77 @@ import type { EventOrder } from "./eventOrder.ts"
 import * as Gates from "./gates.ts"
 import * as RunJournal from "./runJournal.ts"
 
-/** The settings and services of the calls of a batch. */
+/** Settings and services for a batch's calls. */
 export interface Environment<E> {
   readonly found: Inherited.Found
   readonly settings: {
     readonly policy: Policy.Policy
     readonly onToolError: Declared.OnToolError<E, any>
-    /** The time that a handler may take where its tool has no timeout, in milliseconds. */
+    /** Default time limit of a handler, in milliseconds, for tools without a timeout. */
     readonly timeoutMillis: number
-    /** The time that it may take without progress there, in milliseconds. */
+    /** Default limit without progress, in milliseconds. */
     readonly idleMillis: number
     readonly context: Json.JsonObject
     readonly requestId: string
     readonly sessionId: string | null
-    /** The ids of calls that are allowed to run although their tools ask for an approval. */
+    /** Ids of calls allowed to run even if their tools require approval. */
     readonly approved?: ReadonlySet<string>
   }
-  /** Largest number of handlers of the batch that run at once. */
+  /** Largest number of handlers running at once in the batch. */
   readonly bound: number
   readonly stepIndex: number
   readonly running: Running
   readonly ambient: Inherited.Ambient
-  /** The journal of the run, if it is recorded. */
+  /** Journal of the run, if recorded. */
   readonly journal: RunJournal.Journal | undefined
 }
 
-/**
- * The batch of a call, as far as the call uses it. It is an interface since the batch has calls, and so imports this
- * module.
- */
+/** A call's view of its batch. It is an interface because the batch has calls, and so imports this module. */
 export interface Host<E> {
   readonly environment: Environment<E>
   readonly answering: Answers.Answering<E, any>
   readonly events: EventOrder<E>
   readonly timers: Timers.Timers
   readonly isOver: boolean
-  /** Takes in the answer of a call. The returned effect waits until it is recorded, and need not be run. */
+  /** Takes in a call's answer. The returned effect waits until the answer is recorded, and need not be run. */
   readonly settle: (job: Answers.Numbered, answer: Answers.Answer) => Effect.Effect<void>
-  /** Writes the answer of a call in a fiber of its own. `error` is that of a call which has not stopped. */
+  /** Writes a call's answer in a separate fiber. `error` belongs to a call that did not stop. */
   readonly respond: (
     job: Answers.Numbered,
     answer: Effect.Effect<Answers.Answer, E, any>,
     error?: Tool.ToolError
   ) => void
-  /** Takes in the exit of a fiber that was to write an answer. */
+  /** Takes in the exit of a fiber meant to write an answer. */
   readonly answerEnded: (job: Answers.Numbered, exit: Exit.Exit<unknown, E>) => void
-  /** Suspends the call, which waits for an answer from outside. */
+  /** Suspends the call, which waits for an outside answer. */
   readonly suspend: (job: Plan.Run, event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">) => void
   /** Reports that the call waits for its turn. */
   readonly queued: (job: Plan.Run, wait: Wait) => void
-  /** Begins the span of the call, if the run is observed. */
+  /** Begins the call's span, if the run is observed. */
   readonly spanOf: (job: Plan.Run, attempt: number) => Telemetry.Call | undefined
   /** Notes that the call has left its place. */
   readonly vacated: (call: Call<E>) => void
 }
 
-/** The longest time, in milliseconds, that the answer of a stopped call waits for its handler. */
+/** Longest wait, in milliseconds, of a stopped call's answer for its handler. */
 const longestWait = 5_000
 
-/** The answer of a call that was stopped, which waits for its handler. */
+/** A stopped call's answer, waiting for its handler. */
 interface Owed<E> {
-  /** The error of a call that has stopped. */
+  /** Error of a call that has stopped. */
   readonly error: Tool.ToolError
   readonly answer: (error: Tool.ToolError) => Effect.Effect<Answers.Answer, E, any>
 }
 
 /**
- * The phase of a call. `waiting`: it waits for its permits; `gating`: its tool's gates are asked; `running`: its
- * handler runs; `writing`: its result is encoded; `answering`: its own fiber has the answer, or has nothing more to do;
- * `overruled`: a timeout or a cancellation has answered it, or does so once
- * its handler has ended.
+ * The phase of a call:
+ *
+ * - `waiting`: for permits
+ * - `gating`: its tool's gates are running
+ * - `running`: its handler is running
+ * - `writing`: its result is being encoded
+ * - `answering`: its own fiber has the answer, or nothing more to do
+ * - `overruled`: answered by a timeout or a cancellation, at once or after its handler ends
  */
 type Phase = "waiting" | "gating" | "running" | "writing" | "answering" | "overruled"
 
@@ -115,40 +116,40 @@ export class Call<E> implements Task, Handler {
   readonly job: Plan.Run
   private readonly host: Host<E>
   readonly context: Tool.CallContext
-  /** The recorded part of the call, from before its run was resumed. */
+  /** Recorded part of the call, from before its run was resumed. */
   private readonly replayed: RunJournal.Replayed | undefined
   private phase: Phase = "waiting"
-  /** Tells whether its answer is being written. */
+  /** `true` while its answer is being written. */
   private isWriting = false
-  /** Tells whether its encoder did not end at once. */
+  /** `true` if its encoder did not end at once. */
   private isEncoderSlow = false
-  /** Tells whether it counts for admission and as a sibling, and may hold permits. */
+  /** `true` while it counts for admission and as a sibling, and may hold permits. */
   private hasPlace = true
-  /** Tells whether its fiber was forked, and has run as far as it could without waiting. Until then no timer is set. */
+  /** `true` once its fiber was forked and has run as far as possible without waiting. No timer is set before. */
   private isForked = false
   private timer: Timers.Timer | undefined
-  /** Beginning of the gates, the handler or the encoder, in nanoseconds of the clock that only goes forward. */
+  /** Start of the gates, the handler or the encoder, in nanoseconds of the monotonic clock. */
   private enteredAt = 0n
-  /** The limits of the time of its handler, and the latest progress, in nanoseconds of the same clock. */
+  /** Time limits of its handler, and the latest progress, in nanoseconds of the same clock. */
   private readonly times: Settings.Times
   private movedAt = 0n
-  /** Tells whether no timer is set for the end of the idle time, since it has passed while the handler was held up. */
+  /** `true` if no idle timer is set, because the idle time passed while the handler was held up. */
   private isPaused = false
-  /** Tells whether it alone was asked to stop, and may finish within its grace period. */
+  /** `true` if it alone was asked to stop, and may finish within its grace period. */
   private isStopped = false
-  /** Its span, while the handler runs. */
+  /** Span, while the handler runs. */
   private span: Telemetry.Call | undefined
-  /** Its waits for its turn, and the beginning of the one that is not over. */
+  /** Finished waits for its turn, and the start of the current wait. */
   private waited: ReadonlyArray<Waited> | undefined
   private waiting: { readonly wait: Wait; readonly since: number } | undefined
-  /** The handler's additions to the context of the run so far. */
+  /** The handler's additions to the run context so far. */
   private updates: Json.JsonObject | undefined
-  /** Stops passing the soft stop of the run on to `inner`. */
+  /** Stops forwarding the run's soft stop to `inner`. */
   private unfollow: (() => void) | undefined
-  /** The answer that waits for the handler of a call that was stopped. */
+  /** The answer waiting for a stopped call's handler. */
   private owed: Owed<E> | undefined
 
-  // The members of `Task` and of `Handler`, by which the run knows the call.
+  // Members of `Task` and `Handler`, by which the run knows the call.
 
   grace: Task["grace"]
   kind: Event.Abandoned["kind"] = "handler"
@@ -157,16 +158,16 @@ export class Call<E> implements Task, Handler {
   readonly isHandler = true
   readonly isExclusive: boolean
   startedAt = 0
-  /** The fiber, set by its own first step, before any code of the caller's runs: that code may end the run. */
+  /** The fiber, set by its own first step, before any caller code runs: that code may end the run. */
   declare fiber: Fiber.Fiber<unknown, E>
   readonly running: Running
   readonly permits: HeldPermits
-  /** The soft stop of the runs that the handler starts, in place of an interruption. Set only for calls that block. */
+  /** Soft stop for runs started by the handler, instead of an interruption. Set only for blocking calls. */
   inner: Cancellation.Cancellation | undefined
   readonly moved: (() => void) | undefined
   hasAbandoned = false
 
-  /** `waited` are the waits for its place. */
+  /** `waited` has the waits for its place. */
   constructor(job: Plan.Run, host: Host<E>, waited?: ReadonlyArray<Waited>) {
     const { ambient, found: { services }, journal, running, settings, stepIndex } = host.environment
     this.job = job
@@ -200,7 +201,7 @@ export class Call<E> implements Task, Handler {
     this.permits = new HeldPermits(ambient.permits, keyed, services, this)
   }
 
-  /** Starts its fiber. The run owns the fiber before any code of the caller's has run in it. */
+  /** Starts its fiber. The run owns the fiber before any caller code runs inside. */
   start(): void {
     const fiber = Effect.runForkWith(this.services())(
       Effect.withFiber((fiber) => {
@@ -217,7 +218,7 @@ export class Call<E> implements Task, Handler {
     fiber.addObserver((exit) => this.ended(exit))
   }
 
-  /** Notes that it has to wait for a permit, and for those behind it. */
+  /** Notes the wait for a permit, and for the permits behind it. */
   private beginWaiting(): void {
     const { permits } = this
     this.waiting = { wait: permits.wait, since: this.now }
@@ -228,7 +229,7 @@ export class Call<E> implements Task, Handler {
     }
   }
 
-  /** Notes that a wait is over. A permit behind another one that was there at once was not waited for. */
+  /** Notes the end of a wait. A later permit available at once does not count as a wait. */
   private endWaiting(): void {
     const { waiting } = this
     if (waiting === undefined) return
@@ -254,7 +255,7 @@ export class Call<E> implements Task, Handler {
   /**
    * Runs the call from beginning to end. After each wait it continues only if nothing has answered the call meanwhile.
    *
-   * A generator in its place would make 64 calls that end at once take a fifth longer.
+   * A generator instead would make 64 immediately ending calls a fifth slower.
    */
   private life(): Effect.Effect<void, E, any> {
     return Effect.flatMap(this.permits.take(), () => {
@@ -292,7 +293,7 @@ export class Call<E> implements Task, Handler {
     })
   }
 
-  /** Returns the extent to which an approval of the call may be remembered, with the hash of its tool. */
+  /** Returns the scope in which the call's approval may be remembered, with its tool's hash. */
   private rememberable(): Effect.Effect<Event.Rememberable | undefined> {
     const { host: { environment: { journal } }, job: { tool } } = this
     const { remember: scope } = tool
@@ -324,7 +325,7 @@ export class Call<E> implements Task, Handler {
     return Effect.void
   }
 
-  /** Returns the suspension of a handler that is started again with the answer. */
+  /** Returns the suspension of a handler to be restarted with the answer. */
   private asked(raw: Tool.AskUser): ToolOutcomes.Suspended {
     const { context: { attempt, idempotencyKey }, host: { environment: { found } }, job: { call } } = this
     const suspension = OpenCalls.question(call, OpenCalls.asked(call, raw, found.clock.currentTimeMillisUnsafe()))
@@ -333,14 +334,14 @@ export class Call<E> implements Task, Handler {
     ])
   }
 
-  /** Enters a phase in which code of the caller's runs, against the clock. */
+  /** Enters a phase running caller code against the clock. */
   private enter(phase: "gating" | "running"): void {
     this.phase = phase
     this.enteredAt = this.movedAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
     if (this.isForked) this.arm()
   }
 
-  /** Tells whether the fiber's outcome counts. A late outcome is dropped, and the call is answered by its timeout. */
+  /** Returns whether the fiber's outcome counts. A late outcome is dropped, and the timeout answers the call. */
   private goesOn(phase: "gating" | "running"): boolean {
     if (this.phase !== phase || this.host.isOver) return false
     if (!this.isLate) return true
@@ -348,19 +349,19 @@ export class Call<E> implements Task, Handler {
     return false
   }
 
-  /** Tells whether to record an outcome that comes after the end of the run: the next owner of the run asks for it. */
+  /** `true` to record an outcome arriving after the run ended: the next owner of the run needs the record. */
   private get isToRecord(): boolean {
     return this.phase === "running" && this.host.isOver && this.host.environment.journal !== undefined
   }
 
-  /** Suspends the call, which leaves its place and waits for an answer from outside. */
+  /** Suspends the call, which leaves its place and waits for an outside answer. */
   private suspend(event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">): void {
     this.toAnswering()
     this.host.suspend(this.job, event)
     this.beginEnding()
   }
 
-  /** The execution of the handler by the executor, under a span of its own if the run is traced. */
+  /** The handler's execution by the executor, in its own span if the run is traced. */
   private get execution(): Effect.Effect<unknown, never, any> {
     const { ambient: { cancellation }, found: { executor }, journal } = this.host.environment
     const { call, tool } = this.job
@@ -375,7 +376,7 @@ export class Call<E> implements Task, Handler {
         },
       this.inner,
       (error, attempt) => this.mayTryAgain(error, attempt),
-      // A further attempt is recorded as soon as it is granted, before the wait for it.
+      // A further attempt is recorded when granted, before its wait.
       journal === undefined || tool.retry === undefined
         ? tool.retry
         : Schedule.tap(tool.retry, () => journal.failed(call))
@@ -385,8 +386,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Tells whether another attempt may start, and then drops the context updates of the one that failed. No attempt
-   * starts after a stop, nor when the time is up.
+   * Returns whether another attempt may start; if so, drops the failed attempt's context updates. No attempt starts
+   * after a stop or at the time limit.
    */
   private mayTryAgain(error: unknown, attempt: number): boolean {
     if (this.phase !== "running" || this.host.isOver || this.isLate || this.inner?.isRequested === true) return false
@@ -396,8 +397,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Answers the call with the outcome of its handler. A failure drops the updates of the context, also where a policy
-   * replaces the result.
+   * Answers the call with its handler's outcome. A failure drops the context updates, even if a policy replaces the
+   * result.
    */
   private completed(outcome: unknown): Effect.Effect<void, E, any> {
     if (this.span !== undefined) {
@@ -412,8 +413,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Encodes the result, against the clock. An encoder that is done at once costs no timer: one is set when the fiber
-   * has run as far as it could.
+   * Encodes the result against the clock. An encoder ending at once costs no timer: the timer is set when the fiber has
+   * run as far as possible.
    */
   private write(raw: Tool.Ok): Effect.Effect<void, E, any> {
     this.timer?.stop()
@@ -438,7 +439,7 @@ export class Call<E> implements Task, Handler {
     return this.answer(() => Answers.succeeded(this.host.answering, this.job, raw, written))
   }
 
-  /** Reads an outcome by the policy. An outcome that throws when it is read is a failure of the handler. */
+  /** Reads an outcome according to the policy. An outcome that throws while being read is a handler failure. */
   private counted(outcome: unknown): unknown {
     if (this.host.environment.settings.policy.results === "plain") return outcome
     try {
@@ -462,10 +463,10 @@ export class Call<E> implements Task, Handler {
           this.beginEnding()
           return Effect.void
         }
-        // The call keeps its place until the answer is recorded, so that no other call starts before the consequences.
+        // The call keeps its place until its answer is recorded, so that no other call starts before the consequences.
         return Effect.map(recorded, () => this.beginEnding())
       },
-      // An error policy that fails the run does so now: the fiber ends only when all that it forked have ended.
+      // An error policy failing the run does so now: the fiber ends only after all fibers forked by it.
       onFailure: (cause) => {
         this.host.answerEnded(this.job, Exit.failCause(cause))
         this.beginEnding()
@@ -475,9 +476,9 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Gives the fiber, which has nothing more to do, one grace period to end, which begins now. The fiber ends only when
-   * the fibers that the handler has forked have stopped. Nearly always it ends in this very step, so that the grace
-   * period gets a timer only after the step.
+   * Gives the fiber, with nothing more to do, one grace period to end, beginning now. The fiber ends only when fibers
+   * forked by the handler have stopped. It nearly always ends in this very step, so the grace period gets a timer only
+   * after the step.
    */
   private beginEnding(): void {
     const graceSince = this.host.environment.found.clock.currentTimeMillisUnsafe()
@@ -493,7 +494,7 @@ export class Call<E> implements Task, Handler {
     this.host.events.progress(this.job.index, { _tag: "ToolProgress", id, name, progress: value })
   }
 
-  /** Begins the idle time anew. The timer stays: when it ends, it is set for the rest of the time. */
+  /** Restarts the idle time. The timer stays: on firing, it is set for the rest of the time. */
   private move(): void {
     if (this.idleMillis === Infinity || this.host.isOver) return
     this.movedAt = this.host.environment.found.clock.monotonicTimeNanosUnsafe()
@@ -508,8 +509,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * The time limit of the phase, in milliseconds. A tool may have a longer timeout than others, or none; its gates have
-   * no more than the default. All but the handler report no progress.
+   * Time limit of the phase, in milliseconds. A tool may have a longer timeout, or no limit; its gates have no more
+   * than the default. Only the handler reports progress.
    */
   private get millis(): number {
     if (this.phase === "running") return this.times.timeoutMillis
@@ -518,14 +519,14 @@ export class Call<E> implements Task, Handler {
     return this.phase === "gating" ? Math.min(millis, timeoutMillis) : millis
   }
 
-  /** The time that the phase may take without progress, in milliseconds. */
+  /** Limit of the phase without progress, in milliseconds. */
   private get idleMillis(): number {
     return this.phase === "running" ? this.times.idleMillis : Infinity
   }
 
   /**
-   * Sets the timer of the phase. The timeout of a tool counts from the start of its handler, not while the call waits
-   * for its permits. The synchronous part of the handler may have run by now, and counts.
+   * Sets the phase timer. A tool's timeout counts from its handler's start, not while the call waits for permits. The
+   * handler's synchronous part may have run by now, and counts.
    */
   private arm(): void {
     const { idleMillis, isPaused } = this
@@ -536,9 +537,9 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Stops the call if a limit has passed, and sets the timer for the rest of its time otherwise. That is one timer for
-   * all progress meanwhile. The idle time of a handler that is held up is over with its next progress at the earliest:
-   * the end of a wait is progress.
+   * Stops the call past a limit, otherwise sets the timer for the rest of its time, with one timer for all progress
+   * meanwhile. If the handler is held up, its idle time ends with its next progress at the earliest: the end of a wait
+   * is progress.
    */
   private due(): void {
     const isIdle = this.leftOf(this.idleMillis, this.movedAt) === 0
@@ -551,13 +552,13 @@ export class Call<E> implements Task, Handler {
     return millis === Infinity ? Infinity : Timers.leftOf(millis, this.host.environment.found.clock, since)
   }
 
-  /** Notes that its own fiber has the answer: from now on no timeout and no cancellation replaces it. */
+  /** Notes that its own fiber has the answer: from now on no timeout or cancellation replaces that answer. */
   private toAnswering(): void {
     this.phase = "answering"
     this.timer?.stop()
   }
 
-  /** Tells whether the time is up, also if no timer has fired: code that blocks the thread keeps timers from firing. */
+  /** `true` past a time limit, even if no timer has fired: code blocking the thread delays timers. */
   private get isLate(): boolean {
     return this.isPast(this.millis, this.enteredAt) ||
       this.isPast(this.idleMillis, this.movedAt) && !this.permits.isHeldUp
@@ -567,7 +568,7 @@ export class Call<E> implements Task, Handler {
     return Number.isFinite(millis) && Timers.elapsedMillis(this.host.environment.found.clock, since) > millis
   }
 
-  /** Stops the call when its time is up. */
+  /** Stops the call at its time limit. */
   private timeUp(): void {
     const { call } = this.job
     if (this.phase === "gating") {
@@ -586,13 +587,13 @@ export class Call<E> implements Task, Handler {
     this.overrule(error, (error) => Answers.failed(this.host.answering, this.job, error))
   }
 
-  /** Returns the answer in place of a result that the fiber could not write. */
+  /** Returns the answer for a result the fiber could not write. */
   private unwritten(cause: Cause.Cause<unknown>): Effect.Effect<Answers.Answer, E, any> {
     const answer = Answers.unwritten(this.host.answering, this.job, cause)
     return Effect.map(answer, (answer) => Answers.updating(answer, this.updates))
   }
 
-  /** Interrupts the handler of the call, which is answered as cancelled, unless its answer is already being written. */
+  /** Interrupts the handler and answers the call as cancelled, unless its answer is already being written. */
   cancel(detail: string, graceSince?: number): void {
     if (this.phase === "writing") return
     const { call } = this.job
@@ -601,8 +602,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Stops this call alone, as `Stoppable` says. A blocking handler may finish within its grace period. A call whose
-   * handler has ended keeps its result.
+   * Stops this call alone, as described in `Stoppable`. A blocking handler may finish within its grace period. A call
+   * whose handler has ended keeps its result.
    */
   stop(reason: string): boolean {
     switch (this.phase) {
@@ -628,7 +629,7 @@ export class Call<E> implements Task, Handler {
     running.letFinish(this, since, reason)
     timers.after(Math.max(0, running.until(since) - since), () => {
       this.cancel(`interrupted: ${reason}`, since)
-      // The handler has one turn of the scheduler to stop.
+      // The handler has one scheduler turn to stop.
       if (this.isOwing) {
         timers.when(Effect.yieldNow, () => {
           this.abandon()
@@ -638,17 +639,17 @@ export class Call<E> implements Task, Handler {
     })
   }
 
-  /** Stops one call of the runs that its handler has started. */
+  /** Stops one call in its handler's runs. */
   stopInside(path: ReadonlyArray<string>, reason: string): boolean {
     return this.phase === "running" && this.permits.stopCall(path, reason)
   }
 
-  /** Returns the inbox at the end of a path in the runs that its handler has started. */
+  /** Returns the inbox at a path within its handler's runs. */
   inboxAt(path: ReadonlyArray<string>): object | undefined {
     return this.phase === "running" ? this.permits.inboxAt(path) : undefined
   }
 
-  /** Tells whether an earlier process has started the call, and this one has not: its effect is not known. */
+  /** `true` if an earlier process started the call and this one did not: its effect is unknown. */
   private get isInDoubt(): boolean {
     const { replayed } = this
     if (replayed?.isUnknown !== true) return false
@@ -656,8 +657,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Answers the call in place of its own fiber, whose grace period begins now, or began at `graceSince`. The answer
-   * waits for a handler at work. It is abandoned at the end of its grace period, or after the longest wait.
+   * Answers the call instead of its own fiber, whose grace period begins now, or began at `graceSince`. The answer
+   * waits for a running handler. The handler is abandoned at the end of its grace period, or after the longest wait.
    */
   private overrule(error: Tool.ToolError, answer: Owed<E>["answer"], graceSince?: number): void {
     const { phase } = this
@@ -679,31 +680,31 @@ export class Call<E> implements Task, Handler {
     if (left > 0) this.timer = this.host.timers.after(left, () => this.abandon())
   }
 
-  /** Answers a call that was stopped. */
+  /** Answers a stopped call. */
   private pay(error: Tool.ToolError): void {
     const { owed } = this
     if (owed === undefined) return
     this.owed = undefined
     this.timer?.stop()
-    // A call that was stopped has neither failed nor succeeded.
+    // A stopped call has neither failed nor succeeded.
     const { reason } = error
     const cut = reason === "cancelled" ? { isCut: true } : { code: reason, result: error }
     this.span?.end({ ...cut, outcome: reason })
-    // The call is answered while it still has its place, so that no call that takes its place counts as its sibling.
+    // The call is answered before leaving its place, so that no successor in that place counts as its sibling.
     this.host.respond(this.job, owed.answer(error), reason === "abandoned" ? error : undefined)
   }
 
-  /** Tells whether the call is stopped, and its answer waits for its handler. */
+  /** `true` if the call is stopped and its answer waits for its handler. */
   get isOwing(): boolean {
     return this.owed !== undefined
   }
 
-  /** Answers a call whose handler has not ended when the time for that is over: it may still take effect. */
+  /** Answers a call whose handler did not end in time: it may still take effect. */
   abandon(): void {
     if (this.owed !== undefined) this.pay(this.errorOf(this.owed, true))
   }
 
-  /** Returns the error of a stopped call. That of a call in doubt says already that it may have had its effect. */
+  /** Returns a stopped call's error. For a call in doubt, the error already states that it may have had its effect. */
   private errorOf({ error }: Owed<E>, isAbandoned: boolean): Tool.ToolError {
     return isAbandoned && error.reason !== "unknown_effect" ? ToolOutcomes.abandoned(this.job.call, error) : error
   }
@@ -717,8 +718,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Tells whether the call may finish when the run stops: a blocking handler that runs, or an answer that is written in
-   * order to be recorded. The gates of a blocking tool may not.
+   * `true` if the call may finish when the run stops: a running blocking handler, or an answer being written for the
+   * record. A blocking tool's gates may not.
    */
   get mayFinish(): boolean {
     return this.phase === "running"
@@ -727,8 +728,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Stops the call with its turn. A call that may finish has the grace period that began at `graceSince`, and the runs
-   * that it waits for are asked to stop. An encoder at work has the same grace period.
+   * Stops the call with its turn. A call that may finish has the grace period begun at `graceSince`, and its nested
+   * runs are asked to stop. A running encoder has the same grace period.
    */
   callBack(graceSince: number, cause: string): void {
     if (this.mayFinish) this.running.letFinish(this, graceSince, cause)
@@ -736,9 +737,7 @@ export class Call<E> implements Task, Handler {
     else this.cancel(`interrupted: ${cause}`)
   }
 
-  /**
-   * Gives the call up: its grace period, which began at `graceSince`, is over. Nothing waits for its fiber any more.
-   */
+  /** Gives the call up: its grace period, begun at `graceSince`, is over. Nothing waits for its fiber any more. */
   giveUp(graceSince: number): void {
     if (this.phase === "writing") this.phase = "overruled"
     this.interrupt(graceSince)
@@ -758,7 +757,7 @@ export class Call<E> implements Task, Handler {
 
   /**
    * Leaves its place and returns its permits, once: when its fiber has ended, or has refused to end for a whole grace
-   * period. In the second case the handler is still alive: it holds no permit from now on, and takes none.
+   * period. In the latter case the handler is still alive, but holds no permit and takes none from now on.
    */
   private vacate(): void {
     if (!this.hasPlace) return
@@ -767,19 +766,18 @@ export class Call<E> implements Task, Handler {
     this.host.vacated(this)
   }
 
-  /** Takes in the end of its fiber. A call that nothing has answered by then broke off. */
+  /** Takes in the end of its fiber. A call not answered by then broke off. */
   private ended(exit: Exit.Exit<unknown, E>): void {
     const { job, host, phase } = this
     this.unfollow?.()
     if (phase === "answering" || phase === "overruled" || host.isOver) {
       if (this.owed !== undefined) this.pay(this.errorOf(this.owed, this.hasAbandoned))
       this.span?.end({ isCut: true, outcome: "interrupted" })
-      // The exit of a fiber whose call was answered by a stop is ignored. A fiber that fails while it writes the answer
-      // fails the call.
+      // A stopped and answered call's fiber exit is ignored. A fiber failing while writing the answer fails the call.
       if (phase === "answering") host.answerEnded(job, exit)
     } else if (phase === "writing" && Exit.isFailure(exit)) {
       this.toAnswering()
-      // A slow encoder may have been stopped from outside with the fiber. A quick one has ended the fiber itself.
+      // A slow encoder may have been stopped from outside with the fiber. A quick one ended the fiber itself.
       if (this.isEncoderSlow) host.answerEnded(job, exit)
       else host.respond(job, this.unwritten(exit.cause))
     } else {
@@ -793,17 +791,17 @@ export class Call<E> implements Task, Handler {
   }
 }
 
-/** Returns the code of the failure of a handler. */
+/** Returns a handler failure's code. */
 const failureCode = (error: unknown): string => Answers.codeOf(error) ?? "tool_error"
 
-/** Returns the error of a call whose fiber has ended without an answer. */
+/** Returns the error of a call whose fiber ended without an answer. */
 const brokenOff = (call: Message.ToolCall, exit: Exit.Exit<unknown, unknown>): Tool.ToolError => {
   if (Exit.isSuccess(exit)) return toolError("handler_exit", call)
   const reason = Cause.hasInterruptsOnly(exit.cause) ? "handler_exit" : "handler_raised"
   return toolError(reason, call, { cause: Cause.squash(exit.cause) })
 }
 
-/** Returns the name of an outcome, for a span. */
+/** Returns the outcome name for a span. */
 const outcomeName = (outcome: unknown): string => {
   const tag = Json.isObject(outcome) ? outcome["_tag"] : undefined
   return outcomeNames.get(tag) ?? "invalid"
@@ -816,9 +814,9 @@ const outcomeNames: ReadonlyMap<unknown, string> = new Map([
   ["Halt", "halt"]
 ])
 
-// The context of a handler, its attempts, and the executor that runs them.
+// A handler's context, its attempts, and the executor running them.
 
-/** The facts about their run that the handlers of a step know. */
+/** Facts about the run, known to a step's handlers. */
 interface Known {
   readonly context: Json.JsonObject
   readonly requestId: string
@@ -826,7 +824,7 @@ interface Known {
   readonly approved?: ReadonlySet<string>
 }
 
-/** Returns the facts and functions that a handler gets with its call. */
+/** Returns the call context for a handler. */
 const callContext = (
   { call, place: index }: Plan.Run,
   { approved, context, requestId, sessionId }: Known,
@@ -840,7 +838,7 @@ const callContext = (
   index,
   stepIndex,
   attempt: 1,
-  // The first turn of a run may have a call with the id of one that was approved before it.
+  // A run's first turn may have a call with the same id as an earlier, approved call.
   idempotencyKey: approved?.has(call.id) === true
     ? `${requestId}:approved:${call.id}`
     : `${requestId}:${stepIndex}:${index}:${call.id}`,
@@ -865,13 +863,13 @@ const copyOf = (call: Message.ToolCall): Message.ToolCall => ({
 })
 
 /**
- * Runs a Promise API. Interruption fires the signal and then waits until the promise has settled, so that nothing of it
- * is alive when the call has ended.
+ * Runs a Promise API. Interruption fires the signal and waits until the promise has settled, so nothing is alive after
+ * the call's end.
  */
 export const promise = <A>(run: (signal: AbortSignal) => PromiseLike<A>): Effect.Effect<A, Cause.UnknownError> =>
   Effect.callback<A, Cause.UnknownError>((resume) => {
     const controller = new AbortController()
-    // An API that throws has rejected.
+    // A throwing API counts as rejecting.
     const settled = new Promise<A>((resolve) => resolve(run(controller.signal))).then(
       (value) => resume(Effect.succeed(value)),
       (cause: unknown) => resume(Effect.fail(new Cause.UnknownError(cause, rejection(cause))))
@@ -892,7 +890,7 @@ type Attempt = (job: Plan.Run, context: Tool.CallContext) => Effect.Effect<unkno
 
 /**
  * Executes the handler, attempt after attempt. `inner` is the soft stop of a handler that may finish: no attempt starts
- * after it. `again` tells whether another attempt may start.
+ * afterwards. `again` returns whether another attempt may start.
  */
 const execute = (
   job: Plan.Run,
@@ -906,7 +904,7 @@ const execute = (
   const attempt = (number: number) =>
     Effect.suspend(() =>
       run(
-        // An attempt may change its arguments: the next one gets a copy of its own.
+        // An attempt may change its arguments, so the next gets its own copy.
         { ...job, args: Json.copy(job.args) },
         number === 1 ? context : { ...context, attempt: context.attempt + number - 1, toolCall: copyOf(job.call) }
       )
@@ -925,7 +923,7 @@ const once = (
   return Effect.succeed(error === undefined ? given : { _tag: "Error", error })
 }
 
-/** Runs one attempt once the journal has its start. `isResolved`: the tool has decided to start the call again. */
+/** Runs one attempt once its start is in the journal. `isResolved`: the tool has decided to restart the call. */
 const begun = (
   job: Plan.Run,
   context: Tool.CallContext,
@@ -960,8 +958,8 @@ const begun = (
   )
 
 /**
- * Repeats failed attempts on the tool's schedule, which gets each error; the last failure is the outcome. A stop ends
- * the wait for the next attempt at once.
+ * Repeats failed attempts on the tool's schedule, which receives each error; the last failure is the outcome. A stop
+ * ends the wait for the next attempt at once.
  */
 const retrying = (
   schedule: NonNullable<Tool.Any["retry"]>,
@@ -985,7 +983,7 @@ const retrying = (
     return from(1, Schedule.CurrentMetadata.defaultValue())
   })
 
-/** The outcome of an executor that failed, died or was interrupted. */
+/** Returns the outcome of an executor that failed, died or was interrupted. */
 const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
   _tag: "Error",
   error: toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "handler_raised", call, {
@@ -994,8 +992,8 @@ const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outc
 })
 
 /**
- * Tells whether an error is final, so that no attempt follows it: that of a call whose effect is unknown, or of a call
- * that does not run since its run is stopped.
+ * Returns `true` for an error not followed by attempts: the call's effect is unknown, or the call does not run because
+ * its run is stopped.
  */
 const isFinal = (error: unknown): boolean =>
   error instanceof ToolError && (error.reason === "unknown_effect" || error.reason === "cancelled")

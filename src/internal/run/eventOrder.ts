@@ -1,12 +1,12 @@
 /**
- * Orders the events of a batch by the policy, on their way from the calls to the one pull that reads them. Starts and
- * progress are shown at once; results as they come, or after those of all earlier calls. With grouped events, the start
- * and the progress of a call are held back until its result is shown.
+ * Orders a batch's events by policy, between the calls and the single pull reading them. Starts and progress are shown
+ * at once; results are shown as they come, or in call order. With grouped events, a call's start and progress are held
+ * back until its result is shown.
  *
- * The number of unread events is bounded: a call adds at most four events beside its progress, and beyond the first 16
- * unread events of progress the latest replaces the one before it. Adding an event never waits, so that a slow reader
- * delays no call, and never runs the reader, which continues in a turn of its own: events that are added together are
- * read together. An Effect `Queue` in place of the array could not replace an event that is in it.
+ * Unread events are bounded: a call adds at most four events besides its progress, and after 16 unread progress events
+ * the latest replaces the previous. Adding an event never waits, so a slow reader delays no call, and never runs the
+ * reader, which continues in its own scheduler turn: events added together are read together. An Effect `Queue` instead
+ * of the array could not replace a queued event.
  */
 import type * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -16,48 +16,48 @@ import type * as Policy from "../../Policy.ts"
 
 type Events = ReadonlyArray<Event.Event>
 
-/** The most events of progress of one call that are held or unread. */
+/** Most progress events held or unread per call. */
 const progressLimit = 16
 
-/** A fiber that waits for events, and the function that resumes it. */
+/** A fiber waiting for events, with its resume function. */
 interface Reader<E> {
   readonly fiber: Fiber.Fiber<unknown, unknown> | undefined
   readonly resume: (next: Effect.Effect<Events, E>) => void
 }
 
 export class EventOrder<E> {
-  /** Starts and progress of calls without a result, by position, held back if events are grouped. */
+  /** Starts and progress of calls without results, by position, held back if events are grouped. */
   private readonly begun: Map<number, Array<Event.Event>> | undefined
   /** Results by position, each with the events before it, held back if results are shown in call order. */
   private readonly results: Map<number, Events> | undefined
-  /** The position of the next result that may be shown, or its index in `positions` once all calls are known. */
+  /** Position of the next result to show, or its index in `positions` once all calls are known. */
   private next = 0
   private positions: ReadonlyArray<number> | undefined
-  /** Events that have not been read yet. */
+  /** Events not read yet. */
   private unread: Array<Event.Event> = []
-  /** Number of unread events of progress, and the place of the last one, by the position of the call. */
+  /** Number of unread progress events, and the place of the last, by call position. */
   private unreadProgress: Map<number, { readonly count: number; readonly last: number }> | undefined
   private failure: Cause.Cause<E> | undefined
   private reader: Reader<E> | undefined
-  /** Tells whether `wake` found no reader: one that has just looked, and is about to wait, has to look again. */
+  /** `true` if `wake` found no reader: a reader about to wait must look again. */
   private wasWoken = false
   private readonly moved: (() => void) | undefined
 
-  /** `moved` is called with each event, also with one that is held back. */
+  /** Calls `moved` with each event, even if held back. */
   constructor({ resultOrder, toolEvents }: Pick<Policy.Policy, "resultOrder" | "toolEvents">, moved?: () => void) {
     this.moved = moved
     this.begun = toolEvents === "grouped" ? new Map() : undefined
     this.results = resultOrder === "request" ? new Map() : undefined
   }
 
-  /** Adds the event of the call at a position that waits for its turn. */
+  /** Adds the event of a call waiting for its turn. */
   queued(index: number, event: Event.Event): void {
     this.moved?.()
     if (this.begun === undefined) this.show([event])
     else this.begun.set(index, [event])
   }
 
-  /** Adds the start of the handler of the call at a position. */
+  /** Adds the start of a call's handler. */
   started(index: number, event: Event.Event): void {
     this.moved?.()
     if (this.begun === undefined) this.show([event])
@@ -82,7 +82,7 @@ export class EventOrder<E> {
     this.wake()
   }
 
-  /** Adds the last events of the call at a position, which has been answered or waits for an answer from outside. */
+  /** Adds the last events of a call that was answered or waits for an outside answer. */
   settled(index: number, events: Events): void {
     this.moved?.()
     const begun = this.begun?.get(index) ?? []
@@ -93,7 +93,7 @@ export class EventOrder<E> {
     this.showResults(this.results)
   }
 
-  /** Adds events behind the last ones of the call at a position: it waited for an answer from outside. */
+  /** Adds events after a call's last ones: it waited for an outside answer. */
   withdrawn(index: number, events: Events): void {
     this.moved?.()
     const held = this.results?.get(index)
@@ -102,8 +102,8 @@ export class EventOrder<E> {
   }
 
   /**
-   * Sets the calls of the batch, to which none is added any more. Before that, a position without a call holds back the
-   * results behind it, since its call may still come.
+   * Sets the batch's final calls. Before that, a position without a call holds back later results, since its call may
+   * still come.
    */
   sealed(calls: ReadonlyArray<{ readonly index: number }>): void {
     if (this.results !== undefined) {
@@ -125,7 +125,7 @@ export class EventOrder<E> {
     }
   }
 
-  /** The position of the call whose result is shown next. */
+  /** Position of the next call whose result is shown. */
   private get due(): number | undefined {
     return this.positions === undefined ? this.next : this.positions[this.next]
   }
@@ -136,13 +136,13 @@ export class EventOrder<E> {
     this.wake()
   }
 
-  /** Adds the failure after the events so far. No event follows it. */
+  /** Adds a failure after the events so far. No event follows. */
   fail(cause: Cause.Cause<E>): void {
     this.failure ??= cause
     this.wake()
   }
 
-  /** Lets a reader that waits look again. */
+  /** Lets a waiting reader look again. */
   wake(): void {
     const { reader } = this
     if (reader?.fiber === undefined) {
@@ -158,8 +158,8 @@ export class EventOrder<E> {
   }
 
   /**
-   * Takes all unread events at once. Waits if there are none, and may then take none, since `wake` resumes the reader
-   * without events, too.
+   * Takes all unread events. Waits if there are none yet, and may then return an empty list, since `wake` also resumes
+   * the reader without events.
    */
   get take(): Effect.Effect<Events, E> {
     return this.isDue ? this.drain() : this.wait()
@@ -167,7 +167,7 @@ export class EventOrder<E> {
 
   private wait(): Effect.Effect<Events, E> {
     return Effect.callback((resume) => {
-      // Events may have come between the look of the fiber and its wait.
+      // Events may have come between the fiber's look and its wait.
       if (this.isDue) return resume(Effect.suspend(() => this.drain()))
       this.reader = { fiber: Fiber.getCurrent(), resume }
       return Effect.sync(() => {
@@ -180,7 +180,7 @@ export class EventOrder<E> {
     return !this.isEmpty || this.wasWoken
   }
 
-  /** Takes all unread events, of which there may be none. A failure stays for `take`. */
+  /** Takes all unread events, possibly none at all. A failure stays for `take`. */
   takeNow(): Events {
     const events = this.unread
     this.unread = []

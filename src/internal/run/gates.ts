@@ -1,7 +1,7 @@
 /**
- * The gates that a call has to pass before its handler starts: the tool's `validate`, then its `authorize`. There is
- * one way to a handler, so no path skips them. They fail closed: a gate that fails, breaks, or does not clearly allow
- * the call denies it.
+ * Gates a call must pass before its handler starts: the tool's `validate`, then its `authorize`. All calls reach a
+ * handler the same way, so no path skips the gates. They fail closed: a gate that fails, breaks, or does not clearly
+ * allow the call denies it.
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -18,7 +18,7 @@ import * as Json from "../json.ts"
 
 type Gate = (args: unknown, call: Tool.CallContext) => unknown
 
-/** The words of a gate: the field of its verdict, that of its explanation, and the texts of a denial. */
+/** Words for a gate: the fields of its verdict and explanation, and the denial texts. */
 interface Kind {
   readonly name: "validate" | "authorize"
   readonly verdict: string
@@ -54,8 +54,8 @@ const denied = (call: Message.ToolCall, kind: Kind, explanation: unknown, rest: 
   })
 
 /**
- * Returns the explanation of a denial by a gate that failed: the failure that it reported, or the mistake of a misused
- * gate. The model reads nothing of any other defect.
+ * Returns the explanation for a denial by a failed gate: its reported failure, or the mistake of a misused gate. Other
+ * defects are not shown to the model.
  */
 const reported = (cause: Cause.Cause<unknown>): unknown => {
   const defect = Result.getOrUndefined(Cause.findDefect(cause))
@@ -74,7 +74,7 @@ const judged = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unk
   return denied(call, kind, verdict[kind.explanation], typeof canOverride === "boolean" ? { canOverride } : {})
 }
 
-/** Returns the denial of a gate, if it denies the call. A verdict that throws when it is read is a denial. */
+/** Returns a gate's denial, if any. A verdict that throws while being read is a denial. */
 const judge = (call: Message.ToolCall, kind: Kind, exit: Exit.Exit<unknown, unknown>): Tool.ToolError | undefined =>
   Result.getOrElse(
     Result.try({ try: () => judged(call, kind, exit), catch: (cause) => cause }),
@@ -95,7 +95,7 @@ const ask = (
       Effect.map((exit) => judge(call, kind, exit))
     )
 
-/** Returns the error of the first gate that denies the call, if one does. */
+/** Returns the error of the first denying gate, if any. */
 export const denial = (
   job: Plan.Run,
   context: Tool.CallContext
@@ -105,6 +105,6 @@ export const denial = (
     (error) => error === undefined ? ask(job.tool.authorize, authorize, job, context) : Effect.succeed(error)
   )
 
-/** Returns the denial of a call whose gate did not answer in time. */
+/** Returns the denial for a gate that did not answer in time. */
 export const late = (call: Message.ToolCall, millis: number): Tool.ToolError =>
   toolError("denied", call, { detail: `the call was not allowed within ${millis} ms`, metadata: { gate: "timeout" } })

@@ -1,8 +1,8 @@
 /**
- * The journal of a run, as the loop and its calls see it: a value that a recorded run passes to the loop. It knows the
- * calls of a resumed turn, completes the intents of the run once they are durable, and records what has happened before
- * anything follows from it. A call that had started when its process died has an unknown effect: `resolveUnknown`
- * follows the policy of its tool.
+ * The journal of a run, as seen by the loop and its calls: a value passed to the loop by a recorded run. It knows the
+ * calls of a resumed turn, completes the run's intents once they are durable, and records events before anything
+ * follows from them. A call already started when its process died has an unknown effect: `resolveUnknown` follows its
+ * tool's policy.
  */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -25,32 +25,29 @@ import * as Deadline from "../stop/deadline.ts"
 import type * as Inherited from "../stop/inherited.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 
-/** The recorded part of a call. */
+/** Recorded part of a call. */
 export interface Replayed {
-  /**
-   * Tells whether the handler had started. The call has then passed its gates and its approval, which are not asked
-   * again.
-   */
+  /** `true` if the handler had started. The call then passed its gates and approval, which are not repeated. */
   readonly hasStarted: boolean
-  /** Tells whether the effect of the call is unknown: it is not reported as a call that did not run. */
+  /** `true` if the call's effect is unknown: it is never reported as not run. */
   readonly isUnknown?: boolean
-  /** The calls that halted, asked or failed while it was started, by their ids. */
+  /** Ids of calls that halted, asked or failed while this call was running. */
   readonly beside?: ReadonlyArray<string> | undefined
-  /** The answer. A call with an answer does not run again. */
+  /** The answer. An answered call does not run again. */
   readonly answer?: Answers.Answer
   /** The suspension. A suspended call keeps waiting. */
   readonly waits?: Event.Of<"AskUserRequested" | "ToolApprovalRequested" | "ToolSuspended">
-  /** The key of the call. */
+  /** Idempotency key of the call. */
   readonly idempotencyKey?: string | undefined
   /** Number of started attempts. */
   readonly attempt: number
-  /** The version that the tool had for the run that asked for the call. */
+  /** Tool version for the run that asked for the call. */
   readonly version?: string | undefined
-  /** The answer that the next attempt gets, and the state that the last one left. */
+  /** Answer for the next attempt, with the state left by the previous attempt. */
   readonly resumed?: Tool.CallContext["resumed"] | undefined
 }
 
-/** A call that waits for its turn: what it waits for, and since when, in milliseconds since 1970. */
+/** A call waiting for its turn: the reason, and since when, in milliseconds since 1970. */
 export interface Waits extends Wait {
   readonly id: string
   readonly since: number
@@ -58,11 +55,13 @@ export interface Waits extends Wait {
 
 type Handled = Effect.Effect<unknown, never, any>
 
-/** The consequence of an attempt that is about to start. */
+/** The decision about an attempt about to start. */
 export type Begun =
-  /** The start is durable. `handler` gives the handler what its runs find: their journals, and the account of usage. */
+  /**
+   * The start is durable. `handler` provides the services its nested runs find: their journals, and the usage account.
+   */
   | { readonly _tag: "Start"; readonly handler: (handler: Handled) => Handled }
-  /** An earlier process started the call: its tool decides, and may start it again. */
+  /** An earlier process started the call: its tool decides, and may restart it. */
   | { readonly _tag: "Resolve" }
   /** The next owner of the run starts the call: it waits here until the run ends. */
   | { readonly _tag: "Park" }
@@ -70,29 +69,27 @@ export type Begun =
   | { readonly _tag: "Answer"; readonly instead: Tool.Outcome }
 
 /**
- * The journal of a run. An intent (`admits`, `starts`) completes only once it is durable, never where it is refused or
- * given up. A report tells what has happened, and may be given up with the grace period of a stop. What needs no time
- * is done when it is called, and returns an `Exit`.
+ * The journal of a run. An intent (`admits`, `starts`) completes only once durable, never if refused or given up. A
+ * report records something that has happened, and may be given up with a stop's grace period. Anything without waiting
+ * is done when called, and returns an `Exit`.
  */
 export interface Journal {
-  /** Returns the recorded part of a call, if there is one. Any other call runs as usual. */
+  /** Returns the recorded part of a call, if any. Other calls run as usual. */
   readonly find: (call: Message.ToolCall) => Replayed | undefined
-  /** Intends a request to the model, also where there is nothing to record. */
+  /** Intends a model request, even with nothing to record. */
   readonly admits: () => Effect.Effect<void>
-  /** Notes that a request goes out. Left out where the run is not kept. */
+  /** Notes an outgoing request. Left out if the run is not kept. */
   readonly requested?: ((request: Requested) => void) | undefined
   /**
-   * Intends a request about which rules have notes or messages. `false`: the run was stopped before, or one of the
-   * delivered messages was withdrawn.
+   * Intends a request with notes or messages from rules. Returns `false` if the run was stopped before, or a delivered
+   * message was withdrawn.
    */
   readonly prepares: (prepared: Prepared) => Effect.Effect<boolean>
-  /**
-   * Notes the time at which a call stood whole in the reply, in milliseconds since 1970. Left out where it is not kept.
-   */
+  /** Notes when a call was complete in the reply, in milliseconds since 1970. Left out if not kept. */
   readonly asked?: ((id: string, millis: number) => void) | undefined
   /**
-   * Intends an attempt. `isHandled`: the tool has decided to start a call again that an earlier process started.
-   * `waited` are the waits before the first attempt.
+   * Intends an attempt. `isHandled`: the tool has decided to restart a call started by an earlier process. `waited` has
+   * the waits before the first attempt.
    */
   readonly starts: (
     call: Tool.CallContext,
@@ -101,96 +98,96 @@ export interface Journal {
     waited?: ReadonlyArray<Waited>
   ) => Effect.Effect<Begun>
   /**
-   * Tells whether a remembered approval covers a call of a tool with this hash. Left out where no approval is
-   * remembered: in a run inside another one, and outside of a session.
+   * Returns whether a remembered approval covers a call to a tool with this hash. Left out if no approvals are
+   * remembered: in nested runs, and outside sessions.
    */
   readonly allows?: (call: Message.ToolCall, tool: string) => boolean
-  /** Reports that the whole reply of the step was discarded: the model is asked again. */
+  /** Reports that the step's whole reply was discarded: the model is asked again. */
   readonly discarded: (prepared: Prepared) => Effect.Effect<void>
-  /** Reports a whole reply before its calls start. Those that started early have started before. */
+  /** Reports a whole reply before its calls start. Early calls have started before. */
   readonly replied: (response: Response.Response, stepIndex: number) => Effect.Effect<void>
-  /** Reports the answer of a call. Nothing follows from the answer before this is done. */
+  /** Reports a call's answer. Nothing follows from the answer before this is done. */
   readonly answered: (call: Message.ToolCall, answer: Answers.Answer) => Effect.Effect<void>
-  /** Reports a suspension of a call. */
+  /** Reports a call's suspension. */
   readonly waits: (
     call: Message.ToolCall,
     event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">
   ) => Effect.Effect<void>
-  /** Reports that an attempt of a call failed and that another one is granted. */
+  /** Reports a failed attempt with another one granted. */
   readonly failed: (call: Message.ToolCall) => Effect.Effect<void>
   /** Reports the end of a step. */
   readonly step: (event: Event.Of<"StepCompleted">, step: Stepped) => Effect.Effect<void>
-  /** Reports the end of the run. Returns it with what the journal has abandoned. */
+  /** Reports the end of the run. Returns the event, with work abandoned by the journal. */
   readonly ended: (event: Event.Of<"ChatCompleted">) => Effect.Effect<Event.Of<"ChatCompleted">>
-  /** Takes the function that returns the calls which wait for their turn, of the batch that begins. */
+  /** Takes the function returning the waiting calls of the current batch. */
   readonly working: (waits: () => ReadonlyArray<Waits>) => void
-  /** Policy for a call whose effect is unknown, where its tool does not set one. */
+  /** Policy for a call with an unknown effect, if its tool does not set one itself. */
   readonly afterCrash: Declared.AfterCrash | undefined
 }
 
-/** A request to the model. */
+/** A model request. */
 export interface Requested {
-  /** The time at which it went out, in milliseconds since 1970. */
+  /** Time it went out, in milliseconds since 1970. */
   readonly at: number
-  /** The time of the first event of its reply. `undefined` until then. */
+  /** Time of its reply's first event. `undefined` until then. */
   first: number | undefined
-  /** The number of the request within its step, from 1. */
+  /** Request number within the step, from 1. */
   readonly attempt: number
-  /** The model that it asks, and its provider, if they are known. */
+  /** Requested model and its provider, if known. */
   readonly model: string | undefined
   readonly provider: string | undefined
 }
 
-/** Notes of rules, by their names. */
+/** Rule notes, by rule name. */
 type Notes = NonNullable<Event.Of<"StepCompleted">["notes"]>
 
-/** Notes and messages of rules for a request, which are recorded before it is made. */
+/** Rule notes and messages for a request, recorded before the request is made. */
 export interface Prepared {
   readonly stepIndex: number
   readonly attempt: number
   readonly notes: Notes
   readonly messages: ReadonlyArray<Message.Message>
-  /** The ids of submitted messages among these. */
+  /** Ids of submitted messages among these. */
   readonly delivered: ReadonlyArray<string>
-  /** Usage of the discarded replies of the step. */
+  /** Usage of the step's discarded replies. */
   readonly spent: Response.Usage | null
 }
 
-/** The recorded part of a run, with which it begins. */
+/** Recorded part of a run at its start. */
 export interface Start {
-  /** The whole steps, in order. */
+  /** Whole steps, in order. */
   readonly steps: ReadonlyArray<{
     readonly result: Event.StepResult
     readonly notes: Notes
   }>
-  /** The events of calls that were settled since the last run, which are shown first. */
+  /** Events of calls settled since the last run, shown first. */
   readonly settled: ReadonlyArray<Event.Event>
-  /** Notes of rules about the step in progress. */
+  /** Rule notes on the current step. */
   readonly noted: Notes
-  /** The number of requests that it has made, as far as they are recorded. */
+  /** Number of requests made in the current step, as far as recorded. */
   readonly attempt: number
-  /** Usage of its discarded replies, as far as it is recorded. That of an open turn is in its reply. */
+  /** Usage of its discarded replies, as far as recorded. An open turn's usage is in its reply. */
   readonly spent: Response.Usage | null
-  /** The number of messages at the end of the thread that rules added for it. */
+  /** Number of messages added by rules for this step, at the end of the thread. */
   readonly introduced: number
-  /** The notes that rules keep for the session. */
+  /** Rule notes kept for the session. */
   readonly kept: Notes
-  /** The open turn of the run, in which it begins: its recorded reply, and its table of calls. */
+  /** Open turn where the run begins: its recorded reply, and its table of calls. */
   readonly turn: Turn | undefined
-  /** The turn of an earlier run that waited, and whose settled calls run first. */
+  /** Turn of an earlier, waiting run, whose settled calls run first. */
   readonly earlier: Earlier | undefined
-  /** Returns the steps of the runs inside its calls. Left out for a run that begins. */
+  /** Returns the steps of runs inside its calls. Left out for a new run. */
   readonly inside: Effect.Effect<ReadonlyArray<Inside>> | undefined
-  /** Tells whether an earlier run asked for the turn that the run begins in: its first turn is over. */
+  /** `true` if an earlier run asked for the turn where this run begins: its first turn is over. */
   readonly hasBegun: boolean
-  /** The reason to end the run with its open turn: nothing new starts. */
+  /** Reason to end the run with its open turn: nothing new starts. */
   readonly ends: Ends | undefined
 }
 
-/** The reason to end a resumed run: a requested stop, a passed deadline, or an error. */
+/** Reason to end a resumed run: a requested stop, a passed deadline, or an error. */
 export type Ends = { readonly _tag: "Stop" | "Deadline" } | { readonly _tag: "Failure"; readonly error: unknown }
 
-/** Returns the reason for which nothing starts in a run that ends. */
+/** Returns the reason nothing starts in an ending run. */
 export const endOf = ({ _tag }: Ends): string =>
   _tag === "Deadline" ? "the deadline of the run has passed" : "the run was stopped"
 
@@ -200,36 +197,36 @@ export const end = (cancellation: Cancellation.Cancellation | undefined, { _tag 
     ? cancellation?.request("deadline", Deadline.cause)
     : cancellation?.request("stop", Cancellation.stopCause)
 
-/** The open turn in which a resumed run begins. */
+/** The open turn where a resumed run begins. */
 export interface Turn {
   readonly calls: Plan.RecordedCalls
-  /** The events that repeat the reply. */
+  /** Events repeating the reply. */
   readonly events: ReadonlyArray<Event.Event>
 }
 
-/** The turn of an earlier run in which a run begins. It is none of the steps of the run, which follow it. */
+/** An earlier run's turn where a run begins. It is not a step of this run, whose steps follow. */
 export interface Earlier {
-  /** The calls that may begin, or that have begun. */
+  /** Calls that may begin or have begun. */
   readonly calls: Plan.RecordedCalls
-  /** The halt of one of its calls, from before the run was resumed. */
+  /** Halt by one of its calls, from before the run was resumed. */
   readonly halt: Event.Halt | undefined
-  /** Tells whether the run ends with these calls: it was a run of one step. */
+  /** `true` if the run ends with these calls: it was a run of one step. */
   readonly isLast: boolean
 }
 
-/** A step of a run inside a call, as its journal has it. */
+/** A step of a run inside a call, as journaled. */
 export interface Inside {
   readonly notes: Notes
   readonly usage?: Response.Usage | null
 }
 
-/** A recorded run as the loop gets it: its start and its journal. */
+/** A recorded run, as passed to the loop: its start and its journal. */
 export interface Recorded {
   readonly start: Start
   readonly journal: Journal
-  /** Owns the appends to the store. When the reader of the run leaves, they share its grace period. */
+  /** Owns the appends to the store. When the run's reader leaves, they share its grace period. */
   readonly appends: Running | undefined
-  /** The stops and the account of usage of the operation, which are those of the run. */
+  /** Stops and usage account of the operation, shared by the run. */
   readonly given: Inherited.Given
 }
 
@@ -237,16 +234,16 @@ export interface Recorded {
 export interface Stepped {
   readonly result: Event.StepResult
   readonly index: number
-  /** Usage of the nested runs of the run so far. */
+  /** Nested usage of the run so far. */
   readonly nestedUsage: Response.Usage | null
-  /** Notes that rules keep for the session, where the step is the whole run. */
+  /** Rule notes kept for the session, if the step is the whole run. */
   readonly kept?: Event.Of<"ChatCompleted">["kept"]
 }
 
-/** The start of a call whose handler runs as it is. */
+/** Start of a call with an unchanged handler. */
 export const start: Begun = { _tag: "Start", handler: (handler) => handler }
 
-/** Returns a journal that knows calls, and records nothing. */
+/** Returns a journal that knows calls but records nothing. */
 export const recalling = (find: Journal["find"], reports: Partial<Journal> = {}): Journal => ({
   find,
   admits: () => Effect.void,
@@ -283,8 +280,8 @@ export const parked = (
   )
 
 /**
- * Returns the fields of a resumed call that its handler receives: the recorded key, the number of the next attempt, and
- * the answer to its question.
+ * Returns a resumed call's fields for its handler: the recorded key, the next attempt number, and the answer to its
+ * question.
  */
 export const recalled = ({ attempt, idempotencyKey, resumed }: Replayed) => ({
   ...(idempotencyKey === undefined ? {} : { idempotencyKey }),
@@ -292,7 +289,7 @@ export const recalled = ({ attempt, idempotencyKey, resumed }: Replayed) => ({
   attempt: attempt + 1
 })
 
-/** Returns the event of the start of a call, also of one that had started before its run was resumed. */
+/** Returns the start event of a call, even if it had started before its run was resumed. */
 export const startOf = (
   { arguments: args, id, name }: Message.ToolCall,
   known: Replayed | undefined,
@@ -312,7 +309,7 @@ export const startOf = (
   return event
 }
 
-// Calls whose effect is unknown.
+// Calls with an unknown effect.
 
 export const unknownEffect = (call: Pick<Message.ToolCall, "id" | "name">): Tool.Error<Tool.ToolError> => ({
   _tag: "Error",
@@ -321,12 +318,12 @@ export const unknownEffect = (call: Pick<Message.ToolCall, "id" | "name">): Tool
   })
 })
 
-/** Limit of the characters of the arguments in the question about a call. */
+/** Longest arguments shown in the question about a call, in characters. */
 const longestArguments = 1_000
 
 const answers = ["It had its effect", "It had no effect"]
 
-/** Returns the question about a call, which waits for the verdict of a person. */
+/** Returns the question about a call, waiting for a person's verdict. */
 const asked = ({ name, toolCall }: Tool.CallContext): ToolOutcomes.Suspended => {
   const json = JSON.stringify(toolCall.arguments)
   const shown = json.length > longestArguments ? `${json.slice(0, longestArguments)}…` : json
@@ -336,7 +333,7 @@ const asked = ({ name, toolCall }: Tool.CallContext): ToolOutcomes.Suspended => 
   return ToolOutcomes.suspended([suspension])
 }
 
-/** Returns the outcome that `lookUp` of the tool finds. If it fails, nothing is found. */
+/** Returns the outcome found by the tool's `lookUp`. A failing look-up finds nothing. */
 const lookedUp = (
   lookUp: NonNullable<Declared.Any["lookUp"]>,
   args: unknown,
@@ -356,12 +353,12 @@ const found = (
       ? Effect.succeed(option)
       : Effect.die(new TypeError("lookUp must return an Effect of an Option: Option.some(result) or Option.none()")))
 
-/** Returns the outcome of a handler's value: a plain value is a result, and a question or a halt keeps its kind. */
+/** Converts a handler's value to an outcome: a plain value is a result, a question or a halt keeps its kind. */
 const outcomeOf = (value: unknown): Tool.Outcome => ToolOutcomes.isBranded(value) ? value : { _tag: "Ok", value }
 
 /**
- * Resolves a call whose effect is unknown: by `lookUp` of its tool, by `afterCrash`, by the flags, or else by
- * `otherwise`. `run` starts the handler where the call is tried again. Without it nothing of the tool runs.
+ * Resolves a call with an unknown effect: by its tool's `lookUp`, by `afterCrash`, by the flags, or else by
+ * `otherwise`. `run` starts the handler for a retry. Without `run`, no tool code runs.
  */
 export const resolveUnknown = (
   tool: Tool.Any,
