@@ -54,20 +54,20 @@ export type { DeadlineWish, Settings } from "./internal/ask/options.ts"
 export type { Template } from "./internal/ask/request.ts"
 
 /**
- * The functions of a rule, and how it is opened.
+ * Functions of a rule, and an optional opening function.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Options<out E = never, out R = never> extends Rules.Hooks<E, R> {
   /**
-   * Opens the rule with each run, before its first request. Returns the rule's functions for that run, in place of the
-   * others. The scope closes with the run, also where its reader leaves. A failure fails the run. None by default.
+   * Opens the rule with each run, before its first request. Returns the rule's functions for that run, replacing the
+   * others. The scope closes with the run, even if its reader leaves. A failure fails the run. None by default.
    */
   readonly open?: ((run: Rules.Run) => Effect.Effect<Rules.Hooks<E, R>, E, R | Scope.Scope>) | undefined
   /**
-   * The extent of the rule's notes. With `"session"` the next runs of a kept session find the latest note, too. Notes
-   * of an abandoned run do not count. `"run"` by default.
+   * Lifetime of the rule's notes. With `"session"` a kept session's later runs also find the latest note. An abandoned
+   * run's notes do not count. `"run"` by default.
    */
   readonly keeps?: "run" | "session" | undefined
 }
@@ -107,9 +107,9 @@ const checkName = (where: string, what: "name" | "reason", name: unknown): void 
  *
  * **Details**
  *
- * The name stands in journals, and in outcomes as `haltedReason`: letters, digits, `.`, `-` and `_`, at most 64, the
- * first of them a letter. A name that the library uses itself, another form, and a function that returns something else
- * than its type are defects that name the rule. So is what a function throws.
+ * The name appears in journals, and in outcomes as `haltedReason`: letters, digits, `.`, `-` and `_`, at most 64,
+ * starting with a letter. Reserved or malformed names, and return values of the wrong type, are defects naming the
+ * rule. So are errors thrown by a function.
  *
  * **Example** (Ending a run after three equal answers)
  *
@@ -157,8 +157,8 @@ export const make = <E = never, R = never>(name: string, options: Options<E, R>)
 }
 
 /**
- * Checks a value that a function of a rule returns, of what the function was given. Returns what it has to be where it
- * is something else.
+ * Checks a rule function's return value, given the function's argument. Returns a description of a correct value if it
+ * is wrong.
  */
 type Check = (value: unknown, given: unknown, name: string) => string | undefined
 
@@ -167,7 +167,7 @@ const isObject = (wanted: string): Check => (value) => Json.isObject(value) ? un
 const tagged = (wanted: string, ...tags: ReadonlyArray<string>) => (value: unknown): string | undefined =>
   Json.isObject(value) && tags.includes(String(value["_tag"])) ? undefined : wanted
 
-/** Other events than these would change the reply, its calls or the journal. */
+/** Other events would change the reply, its calls or the journal. */
 const isChunks = (value: unknown): string | undefined =>
   Array.isArray(value) && value.every((event) => event?._tag === "RawChunk" && !EventJson.isUsage(event))
     ? undefined
@@ -213,7 +213,7 @@ const requestNames = {
   attributes: Values.record
 } satisfies NamesOf<Rules.Ask>
 
-/** The fields that a function of a rule may return, by the tag of the value. Messages and notes are checked later. */
+/** Fields permitted in a rule function's return value, by the value's tag. Messages and notes are checked later. */
 const fields: Readonly<Record<string, Values.OptionKinds>> = {
   Ask: {
     _tag: Values.text,
@@ -239,7 +239,7 @@ const fields: Readonly<Record<string, Values.OptionKinds>> = {
   Go: { _tag: Values.text, note: Values.checkedLater, messages: Values.checkedLater } satisfies NamesOf<Rules.Go>
 }
 
-/** Returns the problem of a field that does not exist, or has a wrong value. */
+/** Returns the problem with an unknown field or a wrong value. */
 const misnamed = (what: string, value: object, kinds: Values.OptionKinds): string | undefined => {
   const checked = Result.try(() => checkNames(what, value, kinds))
   return Result.isFailure(checked) ? String((checked.failure as Error).message) : undefined
@@ -251,7 +251,7 @@ const unknownField = (value: unknown): string | undefined => {
   return known && misnamed(`Rule.${String(value["_tag"])}`, value, known)
 }
 
-/** Returns the problem of a request. */
+/** Returns the problem with a request. */
 const requestProblem = (value: unknown): string | undefined => {
   if (!Json.isObject(value)) return "is no object"
   const missing = ["adapter", "mode", "runTools", "settings", "template", "tools"].find((name) => value[name] == null)
@@ -265,7 +265,7 @@ const requestProblem = (value: unknown): string | undefined => {
 
 const isReason = (by: unknown): boolean => typeof by === "string" && nameForm.test(by) && !isTaken(by)
 
-/** Tells whether an end is that of the rule, or the one that it was given. */
+/** Tells whether an end belongs to the rule, or equals the given end. */
 const isEnd = (outcome: unknown, given: unknown, name: string): boolean =>
   Json.isObject(outcome) && (
     Json.isObject(given) && given["outcome"] === outcome ||
@@ -273,7 +273,7 @@ const isEnd = (outcome: unknown, given: unknown, name: string): boolean =>
       (outcome["status"] === "completed" || outcome["status"] === "error")
   )
 
-/** Tells whether a value is one that `Rule.last` or `Rule.end` makes, or the given end. */
+/** Tells whether a value comes from `Rule.last` or `Rule.end`, or is the given end. */
 const isClosing = (value: Json.JsonObject, given: unknown, name: string): boolean =>
   value["_tag"] === "Last" ? isReason(value["by"]) : value["_tag"] === "End" && isEnd(value["outcome"], given, name)
 
@@ -325,10 +325,13 @@ const checkedBy = (name: string, hook: string, check: Check, given?: unknown) =>
   throw problem(name, hook, `returned ${Json.render(value)}; return ${wanted}`)
 }
 
-/** The functions of a rule that may fail. */
+/** Functions permitted to fail. */
 const mayFail: ReadonlySet<string> = new Set(["open", "ask"])
 
-/** Returns the effect of a function of a rule, whose defects name the rule. So do failures of one that may not fail. */
+/**
+ * Returns the effect of a rule function, with defects naming the rule. For functions not permitted to fail, failures
+ * become such defects.
+ */
 const named = (
   name: string,
   hook: string,
@@ -346,7 +349,7 @@ const named = (
   )
 }
 
-/** Returns what a rule says behind a step. Behind a last step there is no other one. */
+/** Returns a rule's decision after a step. A last step is followed by no other last step. */
 const onceLast = (
   given: Rules.Next | Effect.Effect<Rules.Next, never, any>,
   before: Rules.Next,
@@ -356,7 +359,7 @@ const onceLast = (
   return Effect.isEffect(given) ? Effect.map(given, once) : once(given)
 }
 
-/** Returns what a rule says about a request. Defects of the effect behind its record name the rule. */
+/** Returns a rule's decision about a request. Defects of the effect after its record name the rule. */
 const withRecorded = (name: string, given: ReturnType<NonNullable<Rules.Hooks<any, any>["ask"]>>): typeof given => {
   const hold = (asked: Rules.Ask | Rules.Asked<any> | Rules.Last | Rules.End) =>
     !("_tag" in asked) || asked._tag !== "Ask" || asked.recorded === undefined
@@ -365,7 +368,7 @@ const withRecorded = (name: string, given: ReturnType<NonNullable<Rules.Hooks<an
   return Effect.isEffect(given) ? Effect.map(given, hold) : hold(given)
 }
 
-/** Returns functions that are held to their types. What they throw, and what does not fit, is a defect. */
+/** Returns functions held to their types. Thrown errors and values of the wrong type are defects. */
 const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any> => {
   const all: Record<string, unknown> = {}
   for (const hook of ["ask", "reply", "next", "end"] as const) {
@@ -403,8 +406,8 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
  * **Details**
  *
  * `recorded` runs between the record and the request. After a kill in between, a resumed run asks the rule again. The
- * rule finds its note by {@link latest}, and has to return the effect again. A resumed run also asks the rule for a
- * recorded reply (`isRepeated`), and then takes nothing but the offered tools.
+ * rule finds its note by {@link latest}, and must return the effect again. A resumed run also asks the rule for a
+ * recorded reply (`isRepeated`), and then uses only the offered tools.
  *
  * **Example** (Asking another model, and noting it)
  *
@@ -432,7 +435,7 @@ export const ask = <R = never>(request: Rules.Ask, more: {
 } = {}): Rules.Asked<R> => ({ _tag: "Ask", ask: request, ...more })
 
 /**
- * Narrows a request to some of its tools. Calls of the run's other tools are answered with `unknown_tool`, and do not
+ * Narrows a request to some of its tools. Calls to the run's other tools are answered with `unknown_tool`, and do not
  * run.
  *
  * **Example** (Leaving a tool out of the first step)
@@ -454,8 +457,8 @@ export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean):
   Rules.offering(request, isOffered)
 
 /**
- * Returns the latest note of a rule: of the step in progress, else of a whole step, else of an earlier run in the
- * session, where the rule has `keeps: "session"`.
+ * Returns a rule's latest note: from the current step, else from a whole step, else from an earlier run in the session,
+ * if the rule has `keeps: "session"`.
  *
  * **Example** (Counting over the runs of a session)
  *
@@ -477,7 +480,7 @@ export const latest = (at: Pick<Rules.At, "kept" | "noted" | "notes">, name: str
   Rules.latest(at, name) ?? Rules.noteIn(at.kept, name)
 
 /**
- * Keeps a reply as it is. The note is recorded with the whole step. A kill before that loses the note, and a resumed
+ * Keeps a reply unchanged. The note is recorded with the whole step. A kill before that loses the note, and a resumed
  * run calls `reply` again with the recorded reply.
  *
  * **Example** (Noting the usage of each reply)
@@ -499,7 +502,7 @@ export const keep = (more: {
 } = {}): Rules.Reply => ({ _tag: "Keep", ...more })
 
 /**
- * Discards a reply, and asks the model again. Where `mayRepeat` is `false`, the reply stays.
+ * Discards a reply, and asks the model again. If `mayRepeat` is `false`, the reply stays.
  *
  * **Example** (Asking once more for a reply that was cut)
  *
@@ -521,12 +524,12 @@ export const askAgain = (more: {
   readonly after?: number
   /** The rule's note for this step, recorded before the request. None by default. */
   readonly note?: Schema.Json
-  /** Events that are shown behind `StepReset`. None by default. */
+  /** Events to show after `StepReset`. None by default. */
   readonly events?: ReadonlyArray<Event.Of<"RawChunk">>
 } = {}): Rules.Reply => ({ after: 0, ...more, _tag: "AskAgain" })
 
 /**
- * Asks the model for another step, within the bound of turns.
+ * Asks the model for another step, within the turn limit.
  *
  * **Example** (Asking for more where an answer is short)
  *
@@ -552,13 +555,12 @@ export const go = (more: {
 } = {}): Rules.Next => ({ _tag: "Go", ...more })
 
 /**
- * Asks the model for a last step without tools, so that it has to answer. The result has the reason as `finalized`.
+ * Asks the model for a last step without tools, forcing an answer. The result has the reason as `finalized`.
  *
  * **Details**
  *
- * A model that calls a tool all the same ends the run: the outcome is `RuleEnded`, with the reason as its `rule`. In a
- * last step, and behind one, `last` changes nothing. The reason has the form of a rule's name, and is none that the
- * library uses.
+ * If the model still calls a tool, the run ends: the outcome is `RuleEnded`, with the reason as its `rule`. In or after
+ * a last step, `last` changes nothing. The reason has the form of a rule name, and must not be reserved by the library.
  *
  * **Example** (Asking for the answer after ten calls)
  *
@@ -587,7 +589,7 @@ export const last = (by: string, more: {
 }
 
 /**
- * Ends the run (outcome `RuleEnded`). A `Tool.fromChat` call whose run ends so fails with a `Tool.ChatFailed`.
+ * Ends the run (outcome `RuleEnded`). A `Tool.fromChat` call with such a run fails with a `Tool.ChatFailed`.
  *
  * **Example** (Ending a run whose thread is long)
  *
@@ -605,9 +607,9 @@ export const last = (by: string, more: {
  * @since 0.1.0
  */
 export const end = (more: {
-  /** Data about the end: JSON, which the outcome and the journal have. None by default. */
+  /** Data about the end, as JSON, for the outcome and the journal. None by default. */
   readonly detail?: Schema.Json
-  /** `"error"` where the run failed to do what it was asked. `"completed"` by default. */
+  /** `"error"` if the run failed its purpose. `"completed"` by default. */
   readonly status?: "completed" | "error"
 } = {}): Rules.End =>
   Rules.end({
@@ -618,8 +620,7 @@ export const end = (more: {
   })
 
 /**
- * Rules for all runs, as a Context reference: empty without a {@link layer}. Classifications ask the rules of a layer
- * only.
+ * Rules for all runs, as a Context reference: empty without a {@link layer}. Classifications ask only a layer's rules.
  *
  * @category references
  * @since 0.1.0
@@ -627,12 +628,12 @@ export const end = (more: {
 export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inherited
 
 /**
- * Gives rules to all runs below, at any depth: those that handlers start, single steps, and classifications. They are
- * asked before the rules of a run. Steps and classifications ask `ask` and `reply` of them; an end fails those, with an
- * `AdapterError` of the reason `invalid_request`. What a rule does in its own effects does not ask that rule.
+ * Gives rules to all runs below, at any depth: runs started by handlers, single steps, and classifications. They are
+ * asked before a run's own rules. Steps and classifications use only their `ask` and `reply`; an end fails those with
+ * an `AdapterError` with the reason `invalid_request`. A rule's own effects do not ask that rule.
  *
- * A layer inside another adds its rules behind those around it, each of them once: no part of an application leaves the
- * budget of the whole. To run something without them, provide an empty list as {@link Inherited}.
+ * A layer inside another appends its rules to the outer ones, each once: no part of an application escapes the overall
+ * budget. To run something without them, provide an empty list as {@link Inherited}.
  *
  * **Example** (A rule for a whole application)
  *

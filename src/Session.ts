@@ -1,15 +1,15 @@
 /**
- * A conversation as plain data. It waits for a person or for another system, and continues in this process or the
- * next. Every operation takes a session and returns the next one. A store records what happens as it happens, so that
- * two writers cannot fork a session and a crash loses nothing. Every provider accepts the thread of a session
- * unchanged, except for its suspended calls.
+ * A conversation as plain data. It waits for a person or another system, and continues in this process or the next.
+ * Every operation takes a session and returns the next one. A store records events as they happen, so two writers
+ * cannot fork a session, and a crash loses nothing. Every provider accepts a session's thread unchanged, except for its
+ * suspended calls.
  *
  * **Details**
  *
- * An operation that the status of the session does not allow is a defect that names the right call; data that does
- * not fit is a typed error. Options belong to one run and are never recorded. `context` and `sessionId` come from the
- * caller, else from the session, else from the application. The functions of data (`answer`, `approve`, `deny`,
- * `append`, ...) also take the session last.
+ * An operation not allowed by the session's status is a defect naming the right call; unfitting data is a typed error.
+ * Options belong to one run and are never recorded. `context` and `sessionId` come from the caller, else from the
+ * session, else from the application. The data functions (`answer`, `approve`, `deny`, `append`, ...) also take the
+ * session last.
  *
  * @since 0.1.0
  */
@@ -100,7 +100,7 @@ export type {
 export type { Done, Mode, StreamReducer } from "./internal/session/events.ts"
 
 /**
- * Makes an idle session from an id, a thread, a context and metadata, each of them optional.
+ * Makes an idle session from an id, a thread, a context and metadata, all optional.
  *
  * **Example** (A new session)
  *
@@ -123,9 +123,8 @@ export const make: (options?: SessionData.Options) => SessionData.Session = Sess
  *
  * **Gotchas**
  *
- * `recover` is a function of data, and is not recorded by itself. Inside {@link keep}, recover in the operation that
- * continues: `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers records
- * nothing.
+ * `recover` only changes data, and records nothing by itself. Inside {@link keep}, recover in the continuing operation:
+ * `(session) => Session.reply(Session.recover(session), …)`. An operation that only recovers records nothing.
  *
  * **Example** (Continuing after a reply that broke)
  *
@@ -153,8 +152,8 @@ export const make: (options?: SessionData.Options) => SessionData.Session = Sess
 export const recover: (session: SessionData.Session) => SessionData.Session = SessionData.recover
 
 /**
- * Reads the session with this id, and creates it from the options if it does not exist. Concurrent callers get the
- * same session. `interrupted` is set as by {@link load}.
+ * Reads the session with this id, creating it from the options if it does not exist. Concurrent callers get the same
+ * session. `interrupted` is set as by {@link load}.
  *
  * **Example** (A session that is kept)
  *
@@ -187,10 +186,10 @@ export const open: (
 /**
  * Reads the session with this id from the store. Returns `undefined` if it does not exist. Fails with a `StoreError`.
  *
- * `interrupted` is set if the last run has no recorded end: it is under way elsewhere, was interrupted, or its
- * process was killed. Of its `calls`, those in state `Started` may have had their effect. {@link resume} resumes the
- * run, {@link abandon} closes it, and any other operation that runs abandons it first. {@link next} names the
- * operation to call.
+ * `interrupted` is set if the last run has no recorded end: it is running elsewhere, was interrupted, or its process
+ * was killed. Those of its `calls` in state `Started` may have had their effect. {@link resume} resumes the run,
+ * {@link abandon} closes it, and any other operation starting a run abandons it first. {@link next} names the operation
+ * to call.
  *
  * **Example** (A session that does not exist)
  *
@@ -209,27 +208,26 @@ export const open: (
 export const load: (id: string) => Effect.Effect<Kept.Kept | undefined, Journals.StoreError, Journals.Store> = Kept.load
 
 /**
- * Runs an operation on a session and records what happens as it happens.
+ * Runs an operation on a session and records events as they happen.
  *
  * **Details**
  *
  * An operation records its messages and answers before anything follows from them, and each call before its handler
  * starts. The first append decides: if the journal has changed since the session was read, the operation fails with
- * `SessionConflict` before anything has run. Of several operations that begin at the same version, one runs. If
- * something cannot be recorded, the operation is stopped and fails with a `StoreError`.
+ * `SessionConflict` before anything has run. If several operations begin at the same version, only one runs. If a
+ * record cannot be written, the operation is stopped and fails with a `StoreError`.
  *
- * An operation that runs or adds messages first abandons an interrupted run: calls with an answer keep it, started
- * calls are answered as `unknown_effect`, the others as not run, and the questions of the turn are withdrawn.
+ * An operation starting a run or adding messages first abandons an interrupted run: answered calls keep their answer,
+ * started calls are answered as `unknown_effect`, the others as not run, and the turn's questions are withdrawn.
  * {@link resume} resumes the run instead.
  *
  * If the first model call fails before its first event, the operation fails (`AdapterError`), its messages are not
- * added, and the session is not in error. From the first event on it succeeds with the outcome `Failed`, and the
- * session is in status `error`.
+ * added, and the session is not in error. From the first event on the operation succeeds with the outcome `Failed`, and
+ * the session is in status `error`.
  *
  * **Gotchas**
  *
- * After a `keep` that failed or was interrupted the journal has changed: load the session again before the next
- * operation.
+ * After a failed or interrupted `keep` the journal has changed: load the session again before the next operation.
  *
  * **Example** (Two operations, one after the other)
  *
@@ -261,8 +259,7 @@ export const keep: <K extends Kept.Kept, A, E, R>(
 ) => Effect.Effect<Kept.Outcome<A, K>, E | Writers.KeepError, R | Journals.Store> = Kept.keep
 
 /**
- * Returns the events of an operation and records it as {@link keep} does. Load the session again when the stream has
- * ended.
+ * Emits the events of an operation, recording it like {@link keep}. After the stream has ended, load the session again.
  *
  * **Example** (The events of a kept operation)
  *
@@ -292,15 +289,15 @@ export const keepStream: <A, E, R>(
 ) => Stream.Stream<A, E | Writers.KeepError, R | Journals.Store> = Kept.keepStream
 
 /**
- * Claims the session with this id, and creates it if it does not exist: no other owner can claim it until the scope
- * closes. Fails with a `SessionClaimed` if another owner holds the claim. In place of an id it takes a claim of
- * `Journal.claim` or `Journal.claimUnfinished`, which has its own options.
+ * Claims the session with this id, creating it if it does not exist: no other owner can claim it until the scope
+ * closes. Fails with a `SessionClaimed` if another owner holds the claim. Instead of an id it also accepts a claim from
+ * `Journal.claim` or `Journal.claimUnfinished`, with that claim's own options.
  *
  * **Details**
  *
- * The claim is renewed in the background. Without renewal it ends after its term, by the clock of the store. While an
- * operation of {@link keep} runs under the claim, it applies commands of other processes: {@link stop},
- * {@link submit}, and verdicts. An operation whose claim is lost is stopped, and fails with `SessionClaimed`.
+ * The claim is renewed in the background. Without renewal it ends after its term, by the store's clock. Operations of
+ * {@link keep} under the claim apply commands from other processes: {@link stop}, {@link submit}, and verdicts. After
+ * losing its claim, an operation is stopped, and fails with `SessionClaimed`.
  *
  * **Example** (One owner at a time)
  *
@@ -330,8 +327,8 @@ export const claim: (
 ) => Effect.Effect<Kept.Claimed, Claims.SessionClaimed | Journals.StoreError, Journals.Store | Scope.Scope> = Kept.claim
 
 /**
- * Reads a session again, under the same claim if it is claimed: after a stream, or to see commands of other processes.
- * A session that was removed is at version 0.
+ * Reads a session again, under the same claim if claimed: after a stream, or to see other processes' commands. A
+ * removed session is at version 0.
  *
  * **Example** (A message that arrived meanwhile)
  *
@@ -357,12 +354,12 @@ export const reload: <K extends Kept.Kept>(
 ) => Effect.Effect<Kept.Reloaded<K>, Claims.SessionClaimed | Journals.StoreError, Journals.Store> = Kept.reload
 
 /**
- * Does the work that is left in a claimed session, as a worker does: resumes an interrupted run, replies to submitted
- * messages, continues once all calls are settled, and expires calls whose time is over. Succeeds with the session when
- * no work is left, when a call waits, or when its owner is leaving (`claim.leave`).
+ * Does the remaining work of a claimed session, like a worker: resumes an interrupted run, replies to submitted
+ * messages, continues once all calls are settled, and expires overdue calls. Succeeds with the session when no work is
+ * left, when a call waits, or when its owner is leaving (`claim.leave`).
  *
- * Fails with the error of a run that cannot start or continue. The next `drive` tries it again, until `maxFailures`
- * ends the run. Until then nothing is lost: the message stays submitted, the interrupted run can be resumed.
+ * Fails with the error of a run unable to start or continue. The next `drive` tries again, until `maxFailures` ends the
+ * run. Until then nothing is lost: the message stays submitted, and the interrupted run can be resumed.
  *
  * **Example** (A message that is replied to)
  *
@@ -402,10 +399,10 @@ export const drive: <
 > = Drives.drive
 
 /**
- * Records the runs that a program starts with `Chat.run` and `Chat.stream`, each in a journal of its own whose id
- * begins with that of the claim. A program that is started again under the same id resumes an interrupted run, and gets
- * the recorded result of a finished one. The layer renews the claim, and releases it in the end. A run that can no
- * longer be recorded, because the store fails or the claim is lost, dies with that error.
+ * Records a program's `Chat.run` and `Chat.stream` runs, each in its own journal, whose id begins with the claim's id.
+ * If restarted under the same id, the program resumes an interrupted run, and gets a finished run's recorded result.
+ * The layer renews the claim, and finally releases it. If a run can no longer be recorded, because the store fails or
+ * the claim is lost, the run dies with that error.
  *
  * `Durable.layer` of `heddle/durable` takes the claim as well.
  *
@@ -443,11 +440,11 @@ export const layerRuns: (
 ) => Layer.Layer<never, never, Journals.Store> = SessionRun.layerRuns
 
 /**
- * Takes the claim of a session away from its owner, and succeeds with `true` if there was one. The owner learns
- * it with its next renewal or poll, and stops; another owner can claim the session at once.
+ * Takes a session's claim away from its owner, and succeeds with `true` if there was a claim. The owner notices at its
+ * next renewal or poll, and stops; another owner can claim the session at once.
  *
- * For an operator who knows that the owner does nothing any more: a call that is under way there may still have its
- * effect, while the next owner starts it again or asks for it. {@link list} has the claims.
+ * For an operator who knows that the owner has stopped working: a call still running there may have its effect, while
+ * the next owner starts it again or asks about it. {@link list} shows the claims.
  *
  * **Example** (A claim of a machine that is gone)
  *
@@ -472,16 +469,15 @@ export const layerRuns: (
 export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = Journals.revoke
 
 /**
- * Asks the run of a session to stop, from any process. The request is a record, honoured by the owner of the session
- * or by the next one. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and the session is then in
- * status `stopped`. A session without a run does not change.
+ * Asks a session's run to stop, from any process. The request is a record, honoured by the session's current or next
+ * owner. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and the session is then in status
+ * `stopped`. A session without a run does not change.
  *
- * With `call` one call of the run is stopped, as by `call.cancelCall`, and the run continues. A call that had started
- * when its process ended is answered as `unknown_effect` by the next owner, and does not run again. Where the journal
- * has no such call without an answer, the receipt has no `id`.
+ * With `call` only one call is stopped, like by `call.cancelCall`, and the run continues. If the call had started when
+ * its process ended, the next owner answers it as `unknown_effect`, without running it again. If the journal has no
+ * such unanswered call, the receipt has no `id`.
  *
- * Succeeds as soon as the request is durable. `ended` of its receipt waits for the end of the run, and names its
- * calls.
+ * Succeeds as soon as the request is durable. The receipt's `ended` waits for the end of the run, and names its calls.
  *
  * **Example** (A session that does not run)
  *
@@ -507,9 +503,9 @@ export const stop: (
 ) => Effect.Effect<StoredCommands.StopReceipt, Journals.StoreError, Journals.Store> = StoredCommands.stop
 
 /**
- * Ends the approvals of a tool that a session remembers, by `remember` of {@link approve}, and tells whether there was
- * one: calls of the tool wait for an approval again. Any process may do so. A process that runs the session learns of
- * it by its next `poll`, or before it writes: a call whose start is recorded after that does not run.
+ * Revokes a tool's approvals remembered by a session, through `remember` of {@link approve}, and tells whether there
+ * were any: calls to the tool wait for an approval again. Any process may do so. A process running the session notices
+ * at its next `poll`, or before it writes: calls whose start is recorded afterwards do not run.
  *
  * **Example** (A session that remembers nothing)
  *
@@ -532,13 +528,13 @@ export const disallow: (
 ) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = StoredCommands.disallow
 
 /**
- * Submits a message to a session, from any process, and creates the session if it does not exist. Succeeds when the
- * message is durable. A worker of `heddle/durable` replies to it as soon as the session is free; a program does so
- * with {@link reply} and `takes`. The message waits while a call waits: a submitted message never answers a question.
+ * Submits a message to a session, from any process, creating the session if it does not exist. Succeeds once the
+ * message is durable. A `heddle/durable` worker replies as soon as the session is free; a program does so with
+ * {@link reply} and `takes`. The message waits while a call waits: a submitted message never answers a question.
  * {@link receipt} returns its outcome.
  *
- * `check` sees the session that the message would be added to, and may refuse it: one of another principal, or one
- * with a run. Nothing is added between the check and the message.
+ * `check` sees the session receiving the message, and may refuse it: a session of another principal, or one with a run.
+ * Nothing is added between the check and the message.
  *
  * **Example** (A message that waits)
  *
@@ -566,9 +562,9 @@ export const submit: <E = never>(
   StoredCommands.submit
 
 /**
- * Takes a submitted message back, from any process, also while another one runs the session. Succeeds with `true` where
- * this withdrawal did it: no run ever has the message. Succeeds with `false` where the session has no such message, or
- * its outcome is known: {@link receipt} returns it.
+ * Withdraws a submitted message, from any process, even while another process runs the session. Succeeds with `true` if
+ * this withdrawal took effect: no run ever gets the message. Succeeds with `false` if the session has no such message,
+ * or its outcome is already known: {@link receipt} returns the outcome.
  *
  * **Example** (A message that is taken back)
  *
@@ -595,10 +591,9 @@ export const withdraw: (
 ) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = StoredCommands.withdraw
 
 /**
- * Changes the title and the pin of a session, from any process, also while another one runs it. Lists have them:
- * {@link list} reads no journal. Snapshots keep them. Succeeds when the change is durable, with the labels as they are
- * then, and with `undefined` for a session that does not exist. Labels that the session has already are not written
- * again.
+ * Changes a session's title and pin, from any process, even while another process runs the session. {@link list} shows
+ * them without reading a journal. Snapshots keep them. Succeeds once the change is durable, with the resulting labels,
+ * or with `undefined` if the session does not exist. Unchanged labels are not written again.
  *
  * **Example** (A session that is renamed)
  *
@@ -629,14 +624,15 @@ export const label: <E = never>(
 > = StoredCommands.label
 
 /**
- * Begins a new session with the conversation before a message of another one, and with its context, metadata and notes
- * of that time. `message` is submitted to it in the same append. The earlier session is only read: its journal stays as
- * it is, and none of its calls runs again. `Forked.calls` has those that the new session leaves behind.
+ * Begins a new session with another session's conversation before one of its messages, and with its context, metadata
+ * and notes at that point. `message` is submitted to the new session in the same append. The earlier session is only
+ * read: its journal does not change, and none of its calls runs again. `Forked.calls` lists the calls left behind.
  *
- * The same branch under the same id is made once, and a repeated command succeeds with the session that it made. Fails
- * with a `SessionError`: `unknown_message` where no run began with the message, `unfinished` while the earlier session
- * has a run or an open call, `id_taken` where the id has another session or another content, and `nested` for a nested
- * run. A message that the session has of the one that it branched from is branched from there.
+ * The same branch under the same id is made once; repeating the command succeeds with the existing session. Fails with
+ * a `SessionError`: `unknown_message` if no run began with the message, `unfinished` while the earlier session has a
+ * run or an open call, `id_taken` if the id belongs to another session or other content, and `nested` for a nested run.
+ * If the earlier session inherited the message from the session it branched from, the new session branches from that
+ * session.
  *
  * **Example** (Another question in the place of the second one)
  *
@@ -667,8 +663,8 @@ export const fork: <E = never>(
   StoredCommands.fork
 
 /**
- * Returns the work that is left in a session, which names the operation to call. Workers, clusters and stores use the
- * same answer. If several apply, the first counts.
+ * Returns a session's remaining work, which determines the operation to call. Workers, clusters and stores use the same
+ * answer. If several apply, the first counts.
  *
  * - `"resume"`: a run was interrupted. Call {@link resume}, or {@link abandon}.
  * - `"wait"`: a call waits for an answer from outside. Call {@link answer}, {@link approve}, {@link deny},
@@ -676,7 +672,7 @@ export const fork: <E = never>(
  * - `"reply"`: a message was submitted. Call {@link reply} with it and `takes`, after {@link recover} in status
  *   `error`.
  * - `"continue"`: calls were settled. Call `Session.continue`.
- * - `"nothing"`: the session waits for its next message, or is a nested one, which its parent continues.
+ * - `"nothing"`: the session waits for its next message, or is nested and continued by its parent.
  *
  * **Example** (A session with a message)
  *
@@ -723,8 +719,8 @@ export const next: (kept: Kept.Kept) => States.Next = Kept.next
 export const isUnfinished: (kept: Kept.Kept) => boolean = Kept.isUnfinished
 
 /**
- * Returns the outcome of a message, a verdict or a stop by its id: of the last 1,000, and of each earlier one that has
- * none yet. Returns `undefined` for an unknown id.
+ * Returns the outcome of a message, a verdict or a stop by its id: for the last 1,000, and for each earlier one still
+ * without an outcome. Returns `undefined` for an unknown id.
  *
  * **Example** (A message that waits for a run)
  *
@@ -746,8 +742,8 @@ export const isUnfinished: (kept: Kept.Kept) => boolean = Kept.isUnfinished
 export const receipt: (kept: Kept.Kept, id: string) => Records.Receipt | undefined = Kept.receipt
 
 /**
- * Reads the current activity of a session, and changes nothing: the work that is left, its open calls, and how often
- * its run was resumed. Returns `undefined` for a session that does not exist.
+ * Reads a session's current activity without changing anything: its remaining work, its open calls, and the number of
+ * times its run was resumed. Returns `undefined` if the session does not exist.
  *
  * **Example** (A session at rest)
  *
@@ -769,9 +765,9 @@ export const inspect: (
 ) => Effect.Effect<Kept.Inspected | undefined, Journals.StoreError, Journals.Store> = Kept.inspect
 
 /**
- * Returns the facts that a server needs of a session beside its conversation: the open run and the message that it
- * took, the open suspensions and the run that they belong to, submitted messages, receipts, and failures. Reads
- * nothing: the facts are those of the version of `kept`.
+ * Returns the facts a server needs about a session besides its conversation: the open run and its message, the open
+ * suspensions and their run, submitted messages, receipts, and failures. Reads nothing: the facts belong to the version
+ * of `kept`.
  *
  * **Example** (A payment that waits for a person)
  *
@@ -800,8 +796,8 @@ export const inspect: (
 export const view: (kept: Kept.Kept) => Kept.View = Kept.view
 
 /**
- * Abandons an interrupted run without starting another operation. The run is closed, its calls without an answer are
- * answered as not run, as unknown or as withdrawn, and its messages stay. Dies if no run was interrupted.
+ * Abandons an interrupted run without starting another operation. The run is closed, its unanswered calls are answered
+ * as not run, as unknown or as withdrawn, and its messages stay. Dies if no run was interrupted.
  *
  * **Example** (A run that is not resumed)
  *
@@ -833,13 +829,13 @@ export const abandon: <K extends Kept.Kept>(
 ) => Effect.Effect<Kept.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> = SessionRun.abandoned
 
 /**
- * Writes a session without work left as one record and removes the earlier records and the journals of its nested
- * runs, so that loading it no longer depends on its history. The receipts of the last 1,000 commands stay. Succeeds
- * with the session after that record.
+ * Writes a session without remaining work as a single record and removes the earlier records and its nested runs'
+ * journals, making load time independent of history. The receipts of the last 1,000 commands stay. Succeeds with the
+ * session after that record.
  *
- * Fails with the `SessionError` `unfinished` if work is left ({@link next}), which needs the records, and with `nested`
- * for a nested run, whose parent does. Fails with a `SessionConflict` if the journal has changed since the session was
- * read.
+ * Fails with the `SessionError` `unfinished` if work remains ({@link next}), because that work needs the records, and
+ * with `nested` for a nested run, because its parent needs them. Fails with a `SessionConflict` if the journal has
+ * changed since the session was read.
  *
  * **Example** (A journal of one record)
  *
@@ -872,8 +868,8 @@ export const snapshot: (
 > = Kept.snapshot
 
 /**
- * Lists the ids of the sessions in the store that a program can continue: {@link next} is `"resume"`, `"reply"` or
- * `"continue"`, or `"wait"` where an expiry is due. A run without a recorded end may be under way in another process.
+ * Lists the ids of sessions in the store for a program to continue: {@link next} is `"resume"`, `"reply"` or
+ * `"continue"`, or `"wait"` with an expiry due. A run without a recorded end may be running in another process.
  *
  * **Example** (What a process finds when it starts)
  *
@@ -897,8 +893,8 @@ export const snapshot: (
 export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Store> = Kept.unfinished
 
 /**
- * Lists the sessions of the store whose ids begin with a prefix, or all of them, in no particular order, each with
- * the work that is left, and since when.
+ * Lists sessions in the store, in no particular order, with their remaining work and since when: all, or those whose
+ * ids begin with a prefix.
  *
  * **Example** (The sessions of one user)
  *
@@ -924,8 +920,7 @@ export const list: (
 ) => Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> = Kept.list
 
 /**
- * Counts the sessions of the store by their status: those whose ids begin with a prefix, or all of them. Reads no
- * journal.
+ * Counts sessions in the store by status: all, or those whose ids begin with a prefix. Reads no journal.
  *
  * **Example** (Failed jobs)
  *
@@ -953,7 +948,7 @@ const remove: (id: string) => Effect.Effect<void, Journals.StoreError, Journals.
 
 export {
   /**
-   * Removes a session from the store: its journal, its claim, and those of its nested runs. A process that runs the
+   * Removes a session from the store: its journal, its claim, and those of its nested runs. A process running the
    * session fails with a `SessionConflict` at its next record.
    *
    * **Example** (A session that is gone)
@@ -978,7 +973,7 @@ export {
 }
 
 /**
- * Options of a resumed run: those of a run, with limits of its age and of its resumptions.
+ * Options of a resumed run: those of any run, plus limits on its age and its resumptions.
  *
  * @category options
  * @since 0.1.0
@@ -993,8 +988,8 @@ export interface ResumeOptions<
 > extends Chat.Options<T, E, R, RHalt, REvent, A>, Operations.ResumeOptions {}
 
 /**
- * Returns the events of {@link resume}. Events that repeat recorded ones have `replayed: true`, and `replays: false`
- * leaves them out. Load the session again when the stream has ended.
+ * Emits the events of {@link resume}. Repeated events from the journal have `replayed: true`; `replays: false` omits
+ * them. After the stream has ended, load the session again.
  *
  * **Example** (The events of a run that was interrupted)
  *
@@ -1046,14 +1041,14 @@ export const streamResume = <
 > => SessionRun.streamResumed(kept, options)
 
 /**
- * Resumes the interrupted run of a session, whose process was killed or whose reader left. The run keeps its id and
- * continues where the journal ends. Whole steps are not repeated. In the interrupted step, the recorded reply is
- * emitted again, a call with an answer keeps it, a call that had not started runs, and a suspended call keeps
- * waiting. A call that had started and has no answer may have had its effect: its tool decides, by `lookUp`, by
- * `afterCrash` or by its flags. An incomplete reply is asked for again.
+ * Resumes a session's interrupted run, after its process was killed or its reader left. The run keeps its id and
+ * continues from the end of the journal. Whole steps are not repeated. In the interrupted step, the recorded reply is
+ * emitted again, answered calls keep their answer, calls not yet started run, and suspended calls keep waiting. A
+ * started call without an answer may have had its effect: its tool decides, by `lookUp`, by `afterCrash` or by its
+ * flags. An incomplete reply is requested again.
  *
- * Fails with a {@link ResumeError}, before anything is written, if the session was loaded without a claim, or if the
- * tools no longer fit the records. Dies if no run was interrupted.
+ * Fails with a {@link ResumeError}, before writing anything, if the session was loaded without a claim, or if the tools
+ * no longer fit the records. Dies if no run was interrupted.
  *
  * **Example** (After a restart)
  *
@@ -1107,7 +1102,7 @@ export const resume = <
 > => SessionRun.resumed(kept, options)
 
 /**
- * Returns the events of {@link start}.
+ * Emits the events of {@link start}.
  *
  * **Example** (The events of a run)
  *
@@ -1194,20 +1189,20 @@ export interface ReplyOptions<
   A = unknown
 > extends Chat.Options<T, E, R, RHalt, REvent, A> {
   /**
-   * Decides about calls that still wait for an answer when the user replies. By default, a reply while an approval is
-   * pending fails with the `SessionError` `approval_pending`. `"deny"` answers every waiting call as denied, and
-   * continues; a single open question is not denied, since the reply is its answer.
+   * Decides about calls still waiting for an answer when the user replies. By default, a reply during a pending
+   * approval fails with the `SessionError` `approval_pending`. `"deny"` answers every waiting call as denied, and
+   * continues; a single open question is not denied, because the reply answers it.
    */
   readonly pending?: "deny"
   /**
-   * The id of the message: that of a submission (`Session.submit`), or of a command that the program received in
-   * another way. Its receipt (`Session.receipt`) tells its outcome, and an id is taken once. None by default.
+   * Message id: that of a submission (`Session.submit`), or of a command the program received in another way. Its
+   * receipt (`Session.receipt`) tells its outcome, and each id is taken only once. None by default.
    */
   readonly takes?: string
 }
 
 /**
- * Returns the events of {@link reply}.
+ * Emits the events of {@link reply}.
  *
  * **Example** (The events of a reply)
  *
@@ -1249,10 +1244,10 @@ export const streamReply = <
 > => SessionRun.stream(Operations.replying(session, content, { pending, takes }), options)
 
 /**
- * Continues with a user message: the answer to the waiting question, or something new. The answer to the question
- * that ends the thread is added as a user message. A question is not in the thread if other calls waited beside it or
- * an approved call asked it; its answer fills the place of the call, as with {@link answer}. While an approval is
- * pending, fails with the `SessionError` `approval_pending`, unless `pending` decides about the call.
+ * Continues with a user message: the answer to the waiting question, or something new. An answer to the question ending
+ * the thread is added as a user message. If other calls waited beside a question, or an approved call asked it, the
+ * question is not in the thread; its answer then fills the call's place, like with {@link answer}. During a pending
+ * approval, fails with the `SessionError` `approval_pending`, unless `pending` decides about the call.
  *
  * **Example** (A conversation)
  *
@@ -1295,7 +1290,7 @@ export const reply = <
 > => SessionRun.awaited(Operations.replying(session, content, { pending, takes }), options)
 
 /**
- * Returns the events of `Session.continue`.
+ * Emits the events of `Session.continue`.
  *
  * **Example** (The events after an answer)
  *
@@ -1341,7 +1336,7 @@ export const streamContinue = <
 
 /**
  * Continues with a message, or without one: after the last verdict, with the approved calls. Fails with the
- * {@link ResumeError} `tool_missing` if the tool of an approved call is not given; the call stays approved. Public as
+ * {@link ResumeError} `tool_missing` if an approved call's tool is not given; the call stays approved. Public as
  * `Session.continue`.
  *
  * **Example** (After an answer)
@@ -1389,7 +1384,7 @@ const continue_ = <
 export { continue_ as continue }
 
 /**
- * Returns the events of {@link step}.
+ * Emits the events of {@link step}.
  *
  * **Example** (The events of one turn)
  *
@@ -1427,9 +1422,9 @@ export const streamStep = <
 > => SessionRun.stream(Operations.stepping(session), options)
 
 /**
- * Runs one turn of the model and its tools. If calls were approved, they are the step. Options that are about several
- * turns change nothing: `maxTurns`, `haltWhen`, `structuredFinalize` and `output`. `rules` are asked about the
- * request and the reply; one that ends the request fails the step.
+ * Runs one turn of the model and its tools. If calls were approved, they are the step. Options about several turns have
+ * no effect: `maxTurns`, `haltWhen`, `structuredFinalize` and `output`. `rules` are asked about the request and the
+ * reply; a rule ending the request fails the step.
  *
  * **Example** (One turn)
  *
@@ -1457,11 +1452,11 @@ export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R 
   Adapter.Adapter | Tool.Services<T[number]> | Declared.Later<R | RHalt | REvent>
 > => SessionRun.awaited(Operations.stepping(session), options as Chat.Options<T, E, R, RHalt, REvent, never>)
 
-/** Tells whether the session comes first among the arguments of a function that takes an id or verdicts after it. */
+/** Tells whether the session comes first among the arguments, followed by an id or verdicts. */
 const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "string" && !Array.isArray(first)
 
 /**
- * Answers a question, or gives the result of a manual call or of a call whose effect is unknown, by its id.
+ * Answers a question, or provides the result of a manual call or of a call with an unknown effect, by its id.
  *
  * **Example** (The answer to a question)
  *
@@ -1518,15 +1513,15 @@ export const answer: {
     options?: Settling.SettleOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
-   * Answers a question, or gives the result of a manual call or of a call whose effect is unknown, by its id. The
-   * answer to the question that ends the thread is added as a user message, and the call keeps its placeholder; any
-   * other answer fills the place of the call. A result longer than the tool's `maxResultChars`, or than the
-   * `resultLimit` of the policy of the run that made the call, is truncated, for the model and in the thread.
+   * Answers a question, or provides the result of a manual call or of a call with an unknown effect, by its id. An
+   * answer to the question ending the thread is added as a user message, and the call keeps its placeholder; any other
+   * answer fills the call's place. A result is truncated, for the model and in the thread, if longer than the tool's
+   * `maxResultChars`, or than the policy's `resultLimit` in the run with the call.
    *
-   * Changes data and runs nothing. The other calls keep waiting; after the last verdict, call `Session.continue`.
-   * Fails with a `SessionError` and leaves the session unchanged: `unknown_tool_call_id`, `already_answered`,
-   * `expired`, `session_in_error_state`, `id_taken` for a `command` that was given before with different content, or
-   * `invalid_answer` for a value that does not fit the question or a call that waits for an approval.
+   * Changes data and runs nothing. The other calls keep waiting; after the last verdict, call `Session.continue`. Fails
+   * with a `SessionError` and leaves the session unchanged: `unknown_tool_call_id`, `already_answered`, `expired`,
+   * `session_in_error_state`, `id_taken` for a `command` already given with different content, or `invalid_answer` for
+   * a value not fitting the question or for a call waiting for an approval.
    */
   (
     session: SessionData.Session,
@@ -1537,8 +1532,7 @@ export const answer: {
 } = dual(hasSession, Settling.answer)
 
 /**
- * Approves a call that waits for an approval, or tries a call whose effect is unknown again, with its own arguments
- * or with others.
+ * Approves a call waiting for an approval, or retries a call with an unknown effect, using its own arguments or others.
  *
  * **Example** (A payment that waits for a person)
  *
@@ -1572,15 +1566,15 @@ export const approve: {
     options?: Settling.ApproveOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
-   * Approves a call that waits for an approval, or tries a call whose effect is unknown again, with its own arguments
-   * or with others. The call runs once, when the session continues; a call that waited for an approval passes its
-   * gates again. A message of the user comes after its answer. Fails like {@link answer}.
+   * Approves a call waiting for an approval, or retries a call with an unknown effect, using its own arguments or
+   * others. The call runs once, when the session continues; a call that waited for an approval passes its gates again.
+   * The answer precedes a user message. Fails like {@link answer}.
    *
    * **Gotchas**
    *
-   * `arguments` that nest deeper than 256 levels are an `invalid_answer`. With `tools`, arguments that the tool cannot
-   * read are refused as `invalid_arguments`. Otherwise they are checked when the call runs: arguments that do not fit
-   * are answered to the model as `invalid_arguments`, and the handler is not called.
+   * `arguments` nested deeper than 256 levels are an `invalid_answer`. With `tools`, arguments unreadable for the tool
+   * are refused as `invalid_arguments`. Otherwise they are checked when the call runs: unfitting arguments are answered
+   * to the model as `invalid_arguments`, and the handler is not called.
    */
   (
     session: SessionData.Session,
@@ -1590,7 +1584,7 @@ export const approve: {
 } = dual(hasSession, Settling.approve)
 
 /**
- * Denies a call, which is answered as `denied`, with the reason if one is given, and never runs.
+ * Denies a call: it is answered as `denied`, with the reason if given, and never runs.
  *
  * **Example** (A payment that is refused)
  *
@@ -1625,8 +1619,7 @@ export const deny: {
     options?: Settling.SettleOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
-   * Denies a call, which is answered as `denied`, with the reason if one is given, and never runs. Fails like
-   * {@link answer}.
+   * Denies a call: it is answered as `denied`, with the reason if given, and never runs. Fails like {@link answer}.
    */
   (
     session: SessionData.Session,
@@ -1671,9 +1664,9 @@ export const settle: {
     message?: Settling.Submission
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
   /**
-   * Gives several verdicts, in order, and submits a message with them: all of it or, where one is refused, nothing. A
-   * verdict that was given before under its `command`, and a message that was submitted before under its id, change
-   * nothing. Fails like {@link answer}. Dies for a message to a session that is not kept.
+   * Gives several verdicts, in order, and submits a message with them: if one is refused, none takes effect. A verdict
+   * already given under its `command`, and a message already submitted under its id, change nothing. Fails like
+   * {@link answer}. Dies when given a message for a session that is not kept.
    */
   (
     session: SessionData.Session,
@@ -1683,9 +1676,8 @@ export const settle: {
 } = dual(hasSession, Settling.settle)
 
 /**
- * Settles every call whose time is over: questions and manual calls by their default, approvals as denied. A session
- * in which nothing is due is returned unchanged. Calls do not expire by themselves, and a late answer fails as
- * `expired`.
+ * Settles every overdue call: questions and manual calls by their default, approvals as denied. A session without
+ * overdue calls is returned unchanged. Calls do not expire by themselves, and a late answer fails as `expired`.
  *
  * **Example** (Nothing is due)
  *
@@ -1705,7 +1697,7 @@ export const expire: (session: SessionData.Session) => Effect.Effect<SessionData
   Settling.expire
 
 /**
- * Returns the session with messages added at its end.
+ * Returns the session with messages appended.
  *
  * **Example** (Messages from elsewhere)
  *
@@ -1726,9 +1718,7 @@ export const append: {
   (
     messages: ReadonlyArray<Message.Input>
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * Returns the session with messages added at its end. Dies if calls wait or are approved: their answers come first.
-   */
+  /** Returns the session with messages appended. Dies if calls wait or are approved: their answers come first. */
   (
     session: SessionData.Session,
     messages: ReadonlyArray<Message.Input>
@@ -1736,7 +1726,7 @@ export const append: {
 } = dual(2, Operations.append)
 
 /**
- * Returns the session with a user message added at its end.
+ * Returns the session with a user message appended.
  *
  * **Example** (A message of the user)
  *
@@ -1757,7 +1747,7 @@ export const appendUser: {
   (
     content: Message.Content
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /** Returns the session with a user message added at its end. Dies like {@link append}. */
+  /** Returns the session with a user message appended. Dies like {@link append}. */
   (
     session: SessionData.Session,
     content: Message.Content
@@ -1765,7 +1755,7 @@ export const appendUser: {
 } = dual(2, Operations.appendUser)
 
 /**
- * Returns the text of the model's last reply, `""` without one. The question of a tool is no reply.
+ * Returns the text of the model's last reply, `""` without a reply. A tool's question does not count as a reply.
  *
  * **Example** (The last reply)
  *
@@ -1783,7 +1773,7 @@ export const appendUser: {
 export const outputText: (session: SessionData.Session) => string = SessionData.outputText
 
 /**
- * Returns the fold from the events of an operation to the session after it. Dies for a mode other than `"chat"` and
+ * Returns the fold from an operation's events to the session afterwards. Dies for a mode other than `"chat"` and
  * `"step"`.
  *
  * **Example** (Before the first event)
@@ -1834,7 +1824,7 @@ export const applyEvent: {
   (
     event: Event.Event
   ): <M extends SessionEvents.Mode>(reducer: SessionEvents.StreamReducer<M>) => SessionEvents.StreamReducer<M>
-  /** Returns the reducer after an event. The given reducer is not changed. */
+  /** Returns the reducer after an event. The given reducer does not change. */
   <M extends SessionEvents.Mode>(
     reducer: SessionEvents.StreamReducer<M>,
     event: Event.Event
@@ -1842,9 +1832,9 @@ export const applyEvent: {
 } = dual(2, SessionEvents.applyEvent)
 
 /**
- * Returns the session after a stream, and its result. A whole run gives the session that the operation gives. An
- * interrupted run is cancelled and keeps its whole steps; an interrupted step leaves the session unchanged, except
- * for approved calls that had begun. Repeated calls give the same result.
+ * Returns the session after a stream, and its result. A whole run gives the same session as the operation. An
+ * interrupted run is cancelled and keeps its whole steps; an interrupted step leaves the session unchanged, except for
+ * approved calls already begun. Repeated calls give the same result.
  *
  * **Example** (The session after a stream)
  *
