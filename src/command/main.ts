@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 /**
- * The command `heddle`: starts it where the package that it needs is installed, and says what to install elsewhere.
+ * The command `heddle`: starts if its package is installed, otherwise says what to install.
  *
  * @since 0.1.0
  */

@@ -1,5 +1,5 @@
 /**
- * The command line of `heddle`.
+ * The `heddle` command line.
  *
  * @since 0.1.0
  */
@@ -45,7 +45,7 @@ const principal = Flag.String("principal").pipe(
   Flag.withDefault("local")
 )
 
-/** Tells whether a text is a term of claims. */
+/** Tells whether a text is a valid claim term. */
 const isTerm = (text: string): boolean =>
   Option.exists(Duration.fromInput(text as Duration.Input), (term) => {
     const millis = Duration.toMillis(term)
@@ -148,7 +148,7 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
       })
   ).pipe(Command.withDescription("Asks an agent of a module one question, and prints the answer."))
 
-/** The text of the standard input, of which a message may have 1 MiB. */
+/** Reads the standard input, up to the 1 MiB limit for a message. */
 const standardInput: Effect.Effect<string, Problems.Problem> = Effect.callback((resume) => {
   const decoder = new StringDecoder("utf8")
   const most = 1_048_576
@@ -247,19 +247,19 @@ const command = (stop: Stop, onExit: (code: number) => void) =>
     Command.withSubcommands([serve(stop, onExit), call(stop, onExit), sessions(stop, onExit)])
   )
 
-/** A wrong invocation gets one line; the help is there for the asking. */
+/** Prints one line for an invalid invocation; help is available on request. */
 const presenter = CliOutput.layerPresenter({
   present: (event) => event._tag === "InvalidInvocation" ? Effect.void : CliOutput.defaultPresenter.present(event)
 })
 
-/** Returns the arguments where `help` and `version` stand for the flags of that name. */
+/** Returns the arguments, with `help` and `version` replaced by the flags. */
 const argumentsOf = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
   const [first, ...rest] = args
   if (first === "help") return [...rest, "--help"]
   return first === "version" ? ["--version", ...rest] : args
 }
 
-/** Tells whether an action stands where the module belongs: such an invocation misses the module, not the action. */
+/** Tells whether an action is in the module's position: then the module is missing, not the action. */
 const isActionFirst = (args: ReadonlyArray<string>, error: CliError.CliError): boolean => {
   const isNamed = (words: ReadonlyArray<string>) => words.some((word) => actions.some((action) => action === word))
   switch (error._tag) {
@@ -272,7 +272,7 @@ const isActionFirst = (args: ReadonlyArray<string>, error: CliError.CliError): b
   }
 }
 
-/** Returns what is wrong with an invocation, and how to mend it where a word is missing. */
+/** Describes a mistake in an invocation, with a fix if a word is missing. */
 const mistakeOf = (args: ReadonlyArray<string>, error: CliError.CliError): string => {
   const [name = ""] = args
   if (isActionFirst(args, error) || error._tag === "MissingArgument" && error.argument === "module") {
@@ -313,7 +313,7 @@ export const run = (given: ReadonlyArray<string>, stop: Stop) =>
 /** Runs the command line of this process. */
 export const main = (): void => {
   const stop = new Stop()
-  // A reader that has left, such as `| head`, fails the next write; without a listener that ends the process.
+  // Writing fails after a reader has left, such as `| head`; without a listener the failure ends the process.
   process.stdout.on("error", () => {})
   const program = run(process.argv.slice(2), stop).pipe(
     Effect.provide(NodeServices.layer),

@@ -1,6 +1,6 @@
 /**
- * One session in the terminal: driven under a claim until it has nothing left to do or waits for a person, who is asked
- * where there is one. The first Ctrl-C stops a run by a command in its journal, as a stop from anywhere does.
+ * One session in the terminal, driven under a claim until no work is left or it waits for a person. A person at the
+ * terminal is asked. The first Ctrl-C stops a run with a command in its journal, like a stop from elsewhere.
  *
  * @since 0.1.0
  */
@@ -18,10 +18,10 @@ import * as Problems from "./problem.ts"
 import type { Stop } from "./stop.ts"
 import * as Terminal from "./terminal.ts"
 
-/** Attempts after which a run that cannot start is ended: a person waits for it. */
+/** Attempts before a run unable to start is ended: a person is waiting. */
 const maxFailures = 1
 
-/** Exit code of a command that waits for a person where none can be asked. */
+/** Exit code of a command waiting for a person, without a terminal to ask in. */
 const waits = 2
 
 const standard: Terminal.Outputs = {
@@ -33,7 +33,7 @@ const isInteractive = Stdio.Stdio.use((stdio) =>
   Effect.zipWith(stdio.stdinIsTerminal, stdio.stdoutIsTerminal, (a, b) => a && b)
 )
 
-/** Returns the answer to a question as it was typed: a text, or JSON where the question asks for another type. */
+/** Returns the typed answer to a question: as text, or as JSON if the question requires another type. */
 const answerOf = (suspension: Event.Suspension, typed: string): unknown => {
   const type = suspension.answerSchema?.["type"]
   const parsed = type === undefined || type === "string" ? undefined : Json.parse(typed)
@@ -47,7 +47,7 @@ const describe = ({ answerSchema, kind, question, toolCall }: Event.Suspension):
   return `? ${Problems.harmless(question ?? call)}${form}`
 }
 
-/** Asks for a verdict about a call, and returns what settles it. */
+/** Asks for a verdict about a call, and returns the settling function. */
 const askAbout = (suspension: Event.Suspension, by: string) =>
   Effect.gen(function*() {
     const { id, kind, opts = [] } = suspension
@@ -91,7 +91,7 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
     return (session: Session.Session) => Session.answer(session, id, value, { by })
   })
 
-/** A session that a command acts on. */
+/** Session for a command to act on. */
 export interface Named {
   readonly agent: string
   readonly principal: string
@@ -100,10 +100,10 @@ export interface Named {
   readonly isStored: boolean
 }
 
-/** Returns the key of a session in the store. */
+/** Returns a session's key in the store. */
 export const keyOf = ({ id, principal }: Pick<Named, "id" | "principal">): string => Sessions.prefixOf(principal) + id
 
-/** Refuses an id that names no session. */
+/** Refuses invalid session ids. */
 export const checkId = (id: string): Effect.Effect<void, Problems.Problem> =>
   Effect.asVoid(Effect.mapError(Sessions.checkId(id), ({ message }) => Problems.problem(message)))
 
@@ -112,17 +112,17 @@ const inUse = (id: string) => (error: { readonly owner: string }) =>
 
 /** Options of a conversation. */
 export interface Options {
-  /** The message. Left out to continue with the work that is left. */
+  /** Message to send. Absent to continue with the remaining work. */
   readonly text?: string
-  /** `true` if a session whose last run failed is continued. `false` by default. */
+  /** `true` to continue a session whose last run failed. `false` by default. */
   readonly isRetry?: boolean
-  /** The outputs. Those of the process by default. */
+  /** Outputs. The process outputs by default. */
   readonly outputs?: Terminal.Outputs
-  /** `true` if the end is written as JSON in place of the text of the model. `false` by default. */
+  /** `true` to print the final state as JSON rather than the model's text. `false` by default. */
   readonly isJson?: boolean
 }
 
-/** Returns a session as the command writes it as JSON. */
+/** Returns a session in the command's JSON form. */
 export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Session.Kept): object => {
   const { metadata, status, suspensions } = kept.session
   const { lastRun } = Session.view(kept)
@@ -145,7 +145,7 @@ export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Session
   }
 }
 
-/** Drives a session to its end, after a message where one is given. Succeeds with the exit code. */
+/** Drives a session to its end, after sending a message if given. Succeeds with the exit code. */
 export const run = (
   { agents, definition }: Definitions.Loaded,
   named: Named,
@@ -172,10 +172,10 @@ export const run = (
       inUse(id)
     )
     const { claim } = kept
-    // A call that another process made is answered here under its name.
+    // A call from another process is answered here under its name.
     view.know(kept.session.thread.messages.flatMap(({ toolCalls = [] }) => toolCalls))
     view.know(kept.interrupted?.calls.map(({ toolCall }) => toolCall) ?? [])
-    // A stop is looked for at once.
+    // The owner looks for the stop immediately.
     const softly = Effect.andThen(Session.stop(key, { by: principal }), claim.look)
     const driven = (isRetried: boolean) =>
       Effect.gen(function*() {

@@ -1,5 +1,5 @@
 /**
- * Loads the module that a command names, and its definition of a server.
+ * Loads the module given to a command, and its server definition.
  *
  * @since 0.1.0
  */
@@ -14,7 +14,7 @@ import type * as Agents from "../../server/Agent.ts"
 import type * as Server from "../../server/Server.ts"
 import * as Problems from "./problem.ts"
 
-/** A definition, with its agents by their names. */
+/** A definition, with its agents by name. */
 export interface Loaded {
   readonly definition: Server.Definition
   readonly agents: ReadonlyMap<string, Agents.Agent>
@@ -22,7 +22,7 @@ export interface Loaded {
 
 const isPath = (name: string): boolean => /^\.{0,2}[/\\]|^[A-Za-z]:[/\\]|\.[cm]?[jt]sx?$/.test(name)
 
-/** Returns the address of a file, or of a package as a program in this folder would import it. */
+/** Returns the URL of a file, or of a package as resolved by a program in this folder. */
 const locate = (name: string): string => {
   const file = resolve(name)
   if (isPath(name) || existsSync(file)) return pathToFileURL(file).href
@@ -61,7 +61,7 @@ export const load = (name: string): Effect.Effect<Loaded, Problems.Problem> =>
     return { definition, agents: new Map(definition.agents.map((agent) => [agent.name, agent])) }
   })
 
-/** Returns the agent of a name, or the only one. */
+/** Returns the agent with a name, or the only agent. */
 export const agentOf = ({ agents }: Loaded, name: string | undefined): Effect.Effect<string, Problems.Problem> =>
   Effect.suspend(() => {
     const [first, ...others] = agents.keys()
@@ -76,7 +76,7 @@ export const agentOf = ({ agents }: Loaded, name: string | undefined): Effect.Ef
       : Problems.problem(`the module has no agent ${Problems.oneLine(name)}; it has: ${names}`)
   })
 
-/** Returns the layer of a definition, whose errors are problems. */
+/** Returns a definition's layer, with its errors turned into problems. */
 export const layerOf = ({ definition }: Loaded) =>
   Layer.catch(definition.layer, (error) =>
     Layer.effect(

@@ -1,5 +1,5 @@
 /**
- * The store of a command: a file, or the memory of the process.
+ * Store of a command: a file or the process memory.
  *
  * @since 0.1.0
  */
@@ -10,7 +10,7 @@ import * as Session from "../../Session.ts"
 import * as SessionStore from "../../sql/SessionStore.ts"
 import * as Problems from "./problem.ts"
 
-/** Tells whether a file is a SQLite database with the tables of a store. */
+/** Tells whether a file is a SQLite database with a store's tables. */
 const isStore = (file: string): boolean => {
   try {
     const database = new DatabaseSync(file, { readOnly: true })
@@ -24,7 +24,7 @@ const isStore = (file: string): boolean => {
   }
 }
 
-/** Returns the store in a file that has one. A name that was mistyped creates nothing. */
+/** Opens the existing store in a file. A mistyped name creates nothing. */
 export const existing = (file: string): Layer.Layer<Session.Store, Problems.Problem> => {
   const problem = !existsSync(file)
     ? `there is no file ${file}; --store names the file of the sessions`
@@ -34,7 +34,7 @@ export const existing = (file: string): Layer.Layer<Session.Store, Problems.Prob
   return problem === undefined ? layer(file) : Layer.effect(Session.Store, Problems.problem(problem))
 }
 
-/** Returns the store in a file, which is created, or one in memory. */
+/** Opens the store in a file, creating the file if needed, or a store in memory. */
 export const layer = (file: string | undefined): Layer.Layer<Session.Store, Problems.Problem> =>
   file === undefined
     ? Session.Store.layerMemory

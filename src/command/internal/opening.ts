@@ -1,5 +1,5 @@
 /**
- * Opens an address in the browser of the person at this machine.
+ * Opens an address in the browser on this machine.
  *
  * @since 0.1.0
  */
@@ -7,20 +7,20 @@ import * as Effect from "effect/Effect"
 import { spawn } from "node:child_process"
 import * as Problems from "./problem.ts"
 
-/** The command that opens an address, and its arguments before the address. */
+/** Command for opening an address, and its arguments before the address. */
 const opener = (platform: NodeJS.Platform): readonly [command: string, ...args: ReadonlyArray<string>] => {
   switch (platform) {
     case "darwin":
       return ["open"]
     case "win32":
-      // The first argument of start in quotation marks is a title.
+      // The first quoted argument of start is a title.
       return ["cmd", "/c", "start", "\"\""]
     default:
       return ["xdg-open"]
   }
 }
 
-/** Opens an address. Fails where there is no browser to open it in. */
+/** Opens an address. Fails without a browser. */
 export const open = (address: string): Effect.Effect<void, Problems.Problem> =>
   Effect.callback((resume) => {
     const [command, ...args] = opener(process.platform)
@@ -28,7 +28,7 @@ export const open = (address: string): Effect.Effect<void, Problems.Problem> =>
     const child = spawn(command, [...args, address], { stdio: "ignore", detached: true })
     child.once("error", (error) => failed(error.message))
     child.once("spawn", () => {
-      // The browser may stay open as long as it likes.
+      // The browser may stay open longer than this process.
       child.unref()
       resume(Effect.void)
     })

@@ -1,5 +1,5 @@
 /**
- * `heddle sessions`: what an operator asks of the sessions in a store, and does about them.
+ * `heddle sessions`: an operator's queries and actions on sessions in a store.
  *
  * @since 0.1.0
  */
@@ -15,19 +15,19 @@ import * as Conversations from "./conversation.ts"
 import type * as Definitions from "./definition.ts"
 import * as Problems from "./problem.ts"
 
-/** Returns a time in UTC, and says so. */
+/** Returns a time in UTC, marked as UTC. */
 const dateOf = (millis: number): string => `${new Date(millis).toISOString().replace("T", " ").slice(0, 19)}Z`
 
 const json = (value: unknown) => Console.log(JSON.stringify(value, undefined, 2))
 
-/** The sessions that a list prints. */
+/** Selects the sessions for a list to print. */
 export interface Listing {
   readonly principal: string
   readonly search: Lists.Search
   readonly isJson: boolean
 }
 
-/** Reads the options of a list as its route reads the parameters of an address. */
+/** Reads list options in the same way as the route reads URL parameters. */
 export const searchOf = (
   options: Readonly<Record<"next" | "query" | "status", Option.Option<string>>>
 ): Effect.Effect<Lists.Search, Problems.Problem> => {
@@ -38,7 +38,7 @@ export const searchOf = (
   )
 }
 
-/** Prints the sessions of a principal, newest first, agent by agent. */
+/** Prints a principal's sessions, newest first, agent by agent. */
 export const list = ({ agents }: Definitions.Loaded, { isJson, principal, search }: Listing) =>
   Effect.gen(function*() {
     let count = 0
@@ -62,14 +62,14 @@ export const list = ({ agents }: Definitions.Loaded, { isJson, principal, search
     return 0
   })
 
-/** Returns a session that exists. */
+/** Returns an existing session. */
 const found = ({ id, principal }: Named) =>
   Effect.flatMap(Session.load(Conversations.keyOf({ id, principal })), (kept) =>
     kept === undefined
       ? Problems.problem(`there is no session ${id} of ${Problems.oneLine(principal)}`)
       : Effect.succeed(kept))
 
-/** A session of a command. */
+/** Session of a command. */
 export interface Named {
   readonly id: string
   readonly principal: string
@@ -140,7 +140,7 @@ export const show = (named: Named, isJson: boolean) =>
 const listOf = (name: string, ids: ReadonlyArray<string>): ReadonlyArray<string> =>
   ids.length === 0 ? [] : [`${name}: ${ids.map(Problems.oneLine).join(", ")}`]
 
-/** Asks the run of a session to stop, and prints the report where a process drives it. */
+/** Asks a session's run to stop, and prints the report if a process drives the run. */
 export const stop = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
@@ -173,7 +173,7 @@ export const stop = (named: Named, isJson: boolean) =>
     return 0
   })
 
-/** Takes the claim of a session away from its owner. */
+/** Takes a session's claim away from its owner. */
 export const revoke = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
@@ -183,7 +183,7 @@ export const revoke = (named: Named, isJson: boolean) =>
     return 0
   })
 
-/** Removes a session that has no open run. */
+/** Removes a session without an open run. */
 export const remove = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
@@ -196,7 +196,7 @@ export const remove = (named: Named, isJson: boolean) =>
     return 0
   })
 
-/** Returns the agent of a session that broke or was left, for the run that continues it. */
+/** Returns the agent of a failed or unfinished session, for the continuing run. */
 export const broken = (named: Named) =>
   Effect.gen(function*() {
     const kept = yield* found(named)

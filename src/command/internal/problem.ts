@@ -1,12 +1,12 @@
 /**
- * Problems that the command tells a person in one sentence, and texts that a terminal shows and never obeys.
+ * One-sentence problems for a person to read, and texts for a terminal to show without obeying control characters.
  *
  * @since 0.1.0
  */
 import type * as Config from "effect/Config"
 import * as Data from "effect/Data"
 
-/** A problem that a person can mend. Its message is one sentence. */
+/** A problem a person can fix. Its message is one sentence. */
 export class Problem extends Data.TaggedError("Problem")<{
   readonly message: string
   /** The exit code. 1 by default. */
@@ -16,7 +16,7 @@ export class Problem extends Data.TaggedError("Problem")<{
 /** Returns a problem. */
 export const problem = (message: string, code = 1): Problem => new Problem({ message, code })
 
-/** Returns a text without the characters by which it could control a terminal, or turn what is read around. */
+/** Removes the characters able to control a terminal or to reverse the reading direction. */
 export const harmless = (text: string): string => text.replaceAll(/[^\P{Cc}\n\t]|\p{Bidi_Control}/gu, "")
 
 const longest = 300
@@ -27,7 +27,7 @@ export const oneLine = (text: string): string => {
   return line.length <= longest ? line : `${line.slice(0, longest)} …`
 }
 
-/** Returns what is wrong with the configuration: the name of the setting, and what it has to be. */
+/** Describes a configuration fault: the setting's name, and the required value. */
 const settingOf = ({ cause }: Config.ConfigError): string => {
   const path = cause._tag === "SchemaError" && cause.issue._tag === "Pointer" ? cause.issue.path : undefined
   // The rest of the message would repeat the path in other words.

@@ -1,5 +1,5 @@
 /**
- * `heddle serve`: the agents of a module over HTTP, with Studio, until Ctrl-C.
+ * `heddle serve`: a module's agents over HTTP, with Studio, until Ctrl-C.
  *
  * @since 0.1.0
  */
@@ -19,24 +19,24 @@ import * as Opening from "./opening.ts"
 import * as Problems from "./problem.ts"
 import type { Stop } from "./stop.ts"
 
-/** The settings of the command. */
+/** Command settings. */
 export interface Settings {
   readonly module: string
   readonly port: number
   readonly host: string
   readonly store: string | undefined
-  /** Claim duration, as text. The default of `Session.claim` where it is left out. */
+  /** Claim duration, as text. If absent, the default of `Session.claim`. */
   readonly term: string | undefined
-  /** `true` if the browser is to be opened. */
+  /** `true` to open the browser. */
   readonly isOpened: boolean
 }
 
-/** Returns an address as a browser takes it. */
+/** Returns an address in URL form. */
 const urlOf = (host: string, port: number): string => `http://${host.includes(":") ? `[${host}]` : host}:${port}`
 
 const local = ["localhost", "127.0.0.1", "[::1]"]
 
-/** Says why a server cannot listen. */
+/** Describes why a server cannot listen. */
 const unable = ({ host, port }: Settings, { cause }: HttpServerError.ServeError): Problems.Problem => {
   const code = typeof cause === "object" && cause !== null && "code" in cause ? cause.code : undefined
   const where = urlOf(host, port)
@@ -53,10 +53,10 @@ const unable = ({ host, port }: Settings, { cause }: HttpServerError.ServeError)
   }
 }
 
-/** Says how Studio is built. */
+/** Describes how to build Studio. */
 const unbuilt = Problems.problem("Studio is not built; build it with: npm run build")
 
-/** Serves until a stop is asked for. Succeeds with the exit code. */
+/** Serves until a stop is requested. Succeeds with the exit code. */
 export const run = (settings: Settings, stop: Stop) =>
   Effect.gen(function*() {
     const { host, port, store, term } = settings
@@ -85,7 +85,7 @@ export const run = (settings: Settings, stop: Stop) =>
     const built = Layer.build(server).pipe(
       Effect.catchDefect((defect) => defect instanceof StudioFiles.NotBuilt ? unbuilt : Effect.die(defect))
     )
-    // The first Ctrl-C closes the scope: the server takes nothing new, and calls under way have their time to end.
+    // The first Ctrl-C closes the scope: the server accepts nothing new, and running calls have time to end.
     return yield* Effect.gen(function*() {
       yield* Effect.acquireRelease(Effect.sync(() => stop.enterSoft()), (leave) => Effect.sync(leave))
       const context = yield* built
@@ -95,7 +95,7 @@ export const run = (settings: Settings, stop: Stop) =>
       const bound = address._tag === "UnixPathAddress" ? port : address.port
       yield* Console.log(`heddle: ${Array.from(loaded.agents.keys()).join(", ")} at ${urlOf(host, bound)}`)
       if (settings.isOpened) {
-        // A browser does not reach the address that stands for all addresses of the machine.
+        // A browser cannot reach the wildcard address for all of a machine's addresses.
         const reached = /^(0\.0\.0\.0|::)$/.test(host) ? "localhost" : host
         yield* Effect.catch(
           Opening.open(urlOf(reached, bound)),

@@ -1,7 +1,7 @@
 /**
- * Ctrl-C. The first signal asks for a soft stop, so that the work done by then is kept and shown; the second one
- * interrupts and waits for finalizers and child processes; the third one ends the process. Where nothing can stop
- * softly, the first signal interrupts.
+ * Ctrl-C. The first signal requests a soft stop, keeping and showing the work done so far. The second interrupts, and
+ * waits for finalizers and child processes. The third ends the process. If nothing can stop softly, the first signal
+ * interrupts.
  *
  * @since 0.1.0
  */
@@ -11,16 +11,16 @@ import * as Exit from "effect/Exit"
 import * as Latch from "effect/Latch"
 import * as Runtime from "effect/Runtime"
 
-/** The effect of a signal. An echo is the same press of the keys, delivered once more. */
+/** Effect of a signal. An echo repeats the same key press. */
 export type Step = "echo" | "softly" | "interrupt" | "end"
 
-/** Time within which a signal is an echo: `npm` forwards the one that the terminal sends to every process. */
+/** Time window for echoes: the terminal signals every process, and `npm` forwards its signal. */
 const echoMillis = 120
 const codes: Readonly<Record<string, number>> = { SIGINT: 130, SIGTERM: 143 }
 
 /** The stop of a process. */
 export class Stop {
-  /** The exit code of the last signal; `undefined` while there was none. */
+  /** Exit code of the last signal; `undefined` before any signal. */
   code: number | undefined
   private readonly latch = Latch.makeUnsafe(false)
   private readonly hurry = Latch.makeUnsafe(false)
@@ -28,12 +28,12 @@ export class Stop {
   private isInterrupted = false
   private lastAt = -Infinity
 
-  /** Ends once a soft stop is asked for. */
+  /** Ends once a soft stop is requested. */
   readonly requested: Effect.Effect<void> = this.latch.await
-  /** Ends once an interruption is asked for. */
+  /** Ends once an interruption is requested. */
   readonly interrupted: Effect.Effect<void> = this.hurry.await
 
-  /** Takes a signal, at a time in milliseconds, and returns its effect. */
+  /** Receives a signal at a time in milliseconds, and returns its effect. */
   receive(signal: string, at: number): Step {
     const isEcho = at - this.lastAt < echoMillis
     this.lastAt = at
@@ -50,7 +50,7 @@ export class Stop {
     return "interrupt"
   }
 
-  /** Notes work that can stop softly, until the returned function is called. */
+  /** Registers softly stoppable work, until the returned function is called. */
   enterSoft(): () => void {
     this.softEnds++
     return () => {
@@ -64,7 +64,7 @@ const teardown = (stop: Stop): Runtime.Teardown => (exit, onExit) => {
   onExit(Cause.hasInterruptsOnly(exit.cause) ? stop.code ?? 130 : 1)
 }
 
-/** Runs the program of this process, which succeeds with the exit code. */
+/** Runs the process's program, which succeeds with the exit code. */
 export const runMain = <E>(program: Effect.Effect<number, E>, stop: Stop): void =>
   Runtime.makeRunMain(({ fiber, teardown }) => {
     const onSignal = (signal: string): void => {

@@ -1,6 +1,6 @@
 /**
- * A run in a terminal: the text of the model on the standard output, everything else on the standard error. The public
- * form of events is shown, so that a terminal and a page show the same.
+ * A run in a terminal: the model's text on standard output, everything else on standard error. It shows the public form
+ * of events, so a terminal and a page show the same.
  *
  * @since 0.1.0
  */
@@ -34,17 +34,17 @@ const textOf = (content: unknown): string => {
 const argumentsOf = (event: { readonly arguments?: object }): string =>
   event.arguments === undefined || Object.keys(event.arguments).length === 0 ? "" : shorten(event.arguments)
 
-/** Shows the events of runs, one after another. */
+/** Shows runs' events, one after another. */
 export class View {
   private readonly names = new Map<string, string>()
   private readonly nested = new Map<string, View>()
   private readonly outputs: Outputs
-  /** The outputs of the runs inside calls. */
+  /** Outputs of runs inside calls. */
   private readonly nestedOutputs: Outputs
   private readonly prefix: string
-  /** The text of the reply so far. */
+  /** Reply text so far. */
   private said = ""
-  /** `true` where the text on the standard output does not end with the end of a line. */
+  /** `true` while the text on standard output does not end with a line break. */
   private isInLine = false
 
   constructor(outputs: Outputs, prefix = "") {
@@ -62,13 +62,13 @@ export class View {
   private say(delta: string): void {
     this.said += delta
     const text = Problems.harmless(delta)
-    // The text of a run inside a call is no answer.
+    // Text from a run inside a call is no answer.
     if (this.prefix !== "" || text === "") return
     this.outputs.text(text)
     this.isInLine = !text.endsWith("\n")
   }
 
-  /** Ends the line of the text, so that a note begins at the beginning of one. */
+  /** Ends the current text line, so that a note begins on a new line. */
   private endLine(): void {
     if (this.isInLine) this.outputs.text("\n")
     this.isInLine = false
@@ -80,7 +80,7 @@ export class View {
     this.outputs.note(Problems.harmless(`${this.prefix}${text}\n`))
   }
 
-  /** Learns the names of calls from before this process. */
+  /** Records the names of calls from before this process. */
   know(calls: Iterable<{ readonly id: string; readonly name: string }>): void {
     for (const { id, name } of calls) this.named(id, name)
   }
@@ -113,13 +113,13 @@ export class View {
       case "TextDelta":
         return this.say(event.delta)
       case "TextCompleted":
-        // The whole text of the reply, whose pieces may have been left out, or some of them.
+        // Complete reply text; some or all of its pieces may have been omitted.
         if (event.text.startsWith(this.said)) this.say(event.text.slice(this.said.length))
         return
       case "MessageCompleted":
         return this.endLine()
       case "ToolCallCompleted":
-        // A later call may have the id of one that is answered.
+        // A later call may reuse an answered call's id.
         this.nested.delete(event.id)
         return this.note(`> ${this.named(event.id, event.name)} ${argumentsOf(event)}`.trimEnd())
       case "ToolQueued":
