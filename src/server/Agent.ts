@@ -1,6 +1,6 @@
 /**
- * An agent: a name, a description, and the options of its runs. It is a value without a request, since a run that is
- * resumed after a crash has none. One agent serves HTTP, other agents and the command line alike.
+ * An agent: a name, a description, and options for its runs. It is a value independent of any request, because a run
+ * resumed after a crash has no request. One agent serves HTTP, other agents and the command line alike.
  *
  * @since 0.1.0
  */
@@ -15,24 +15,24 @@ import type * as Session from "../Session.ts"
 import * as Tool from "../Tool.ts"
 
 /**
- * The session that an agent is asked to run.
+ * Session for an agent to run.
  *
  * @category models
  * @since 0.1.0
  */
 export interface AgentSession {
-  /** The principal whose session it is. */
+  /** Principal owning the session. */
   readonly principal: string
-  /** The id of the session, without its principal. Empty where `kept` is `undefined` and no client names one. */
+  /** Session id, without its principal. Empty if `kept` is `undefined` and no client names a session. */
   readonly sessionId: string
   /**
-   * The session as the store has it. `undefined` where the agent is the tool of another one, and where its tools are
-   * read without a run: for a page, and for a client that brings tools.
+   * The session as stored. `undefined` if the agent is another agent's tool, and when its tools are read without a run:
+   * for a page, or for a client bringing tools.
    */
   readonly kept: Session.Kept | undefined
-  /** The tools that the client brings. A client's tool is offered to the model, and answered by the client. */
+  /** Tools brought by the client. They are offered to the model, and the client answers their calls. */
   readonly clientTools: Journal.ClientTools
-  /** The data that the server keeps with the session. */
+  /** Data kept by the server with the session. */
   readonly metadata: Readonly<Record<string, unknown>>
 }
 
@@ -43,21 +43,21 @@ export interface AgentSession {
  * @since 0.1.0
  */
 export interface Agent<R = never> {
-  /** The name, as it stands in the address of its routes: 1 to 64 letters, digits, `_` and `-`. */
+  /** Name, as used in its route addresses: 1 to 64 letters, digits, `_` and `-`. */
   readonly name: string
-  /** The description, for people and for other agents. */
+  /** Description, for people and for other agents. */
   readonly description: string
-  /** Examples of a first message, which a page offers. Left out where there are none. */
+  /** Examples of a first message, for a page to offer. Absent without examples. */
   readonly examples?: ReadonlyArray<string>
   /**
-   * Returns the options of the next run of a session. It is called before each run, when a run is resumed, and for what
-   * a page shows of the agent.
+   * Returns the options for a session's next run. Called before each run, when a run is resumed, and to describe the
+   * agent on a page.
    */
   readonly run: (session: AgentSession) => Effect.Effect<Options<R>, never, R>
 }
 
 /**
- * Options of an agent run, as `Session.resume` takes them.
+ * Options of an agent run, as for `Session.resume`.
  *
  * @category options
  * @since 0.1.0
@@ -80,8 +80,8 @@ const knownFields = {
 const names = /^[A-Za-z0-9_-]{1,64}$/
 
 /**
- * Makes an agent. `run` returns the options of the next run of a session, or an effect of them. Dies for a name that
- * cannot stand in an address.
+ * Makes an agent. `run` returns the options for a session's next run, or an effect with the options. Dies for a name
+ * unfit for an address.
  *
  * **Example** (An agent with a tool)
  *
@@ -110,7 +110,7 @@ const names = /^[A-Za-z0-9_-]{1,64}$/
  */
 export const make = <R = never>(
   agent: Omit<Agent<R>, "run"> & {
-    /** Returns the options of the next run of a session, or an effect of them. */
+    /** Returns the options for a session's next run, or an effect with the options. */
     readonly run: (session: AgentSession) => Options<R> | Effect.Effect<Options<R>, never, R>
   }
 ): Agent<R> => {
@@ -128,7 +128,7 @@ export const make = <R = never>(
     run: (session) =>
       Effect.suspend(() => {
         const options = run(session)
-        // The agent of the traces, unless its own options name another.
+        // Agent in traces, unless its own options name another agent.
         return Effect.map(
           Effect.isEffect(options) ? options : Effect.succeed(options),
           (options): Options<R> => ({ agent: { name, description }, ...options })
@@ -138,8 +138,8 @@ export const make = <R = never>(
 }
 
 /**
- * Makes a tool of an agent, by which another one asks it. The run is a sub-agent's: it is owned by its call, and its
- * events are the progress of the call.
+ * Makes a tool from an agent, for other agents to call. Its run is a sub-agent: it is owned by its call, and its events
+ * are the call's progress.
  *
  * **Example** (An agent that asks another one)
  *

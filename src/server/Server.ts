@@ -1,6 +1,6 @@
 /**
- * A server of agents over HTTP: chats of the AI SDK and of AG-UI, and plain events for anything else. Runs outlive
- * their requests, a reader continues where it was, a stop is a command with a report, and after a crash the next
+ * An HTTP server for agents: chats for the AI SDK and AG-UI, and plain events for any other client. Runs outlive their
+ * requests, a reader continues from its last event, a stop is a command with a report, and after a crash the next
  * process resumes the open runs.
  *
  * @since 0.1.0
@@ -37,18 +37,18 @@ export type { Mount } from "./internal/routes.ts"
  * @since 0.1.0
  */
 export interface Options<R = never, RAuthorize = never, RMcp = never> extends Hosting.Settings<RAuthorize> {
-  /** The agents, each with a name of its own. At least one. */
+  /** Agents, with unique names. At least one. */
   readonly agents: ReadonlyArray<Agents.Agent<R>>
   /**
-   * The names of this server, as the `Host` of a request has them, with a port or for any port. Requests to another
-   * name are refused. The names of this machine by default, under {@link allowLoopback} itself; else at least one.
+   * Names of this server, as in a request's `Host`, with a port or for any port. Requests to another name are refused.
+   * Defaults to this machine's names under {@link allowLoopback} itself; otherwise at least one is required.
    */
   readonly hosts?: ReadonlyArray<string>
-  /** Origins of other pages that may use the server, such as `"https://app.example.com"`. None by default. */
+  /** Origins of other pages permitted to use the server, such as `"https://app.example.com"`. None by default. */
   readonly origins?: ReadonlyArray<string>
-  /** The routes of MCP, which offer the agents as tools: `McpServer.routes()` of `heddle/mcp`. None by default. */
+  /** MCP routes, offering the agents as tools: `McpServer.routes()` of `heddle/mcp`. None by default. */
   readonly mcp?: Routes.Mount<RMcp>
-  /** Studio, the application in the browser: {@link studio}. None by default; `heddle serve` has it at `/`. */
+  /** Studio, the browser application: {@link studio}. None by default; `heddle serve` mounts Studio at `/`. */
   readonly studio?: Routes.Mount
 }
 
@@ -87,23 +87,22 @@ const byName = <R>(agents: ReadonlyArray<Agents.Agent<R>> = []): ReadonlyMap<str
 const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopback
 
 /**
- * Adds the routes of agents to the router of the application, and runs their sessions in this process: those that its
- * clients begin, and those that another process has left. It needs the store of the sessions, the model, and what the
- * agents need.
+ * Adds agent routes to the application's router, and runs their sessions in this process: sessions begun by its
+ * clients, and sessions abandoned by another process. It needs the session store, the model, and the agents' services.
  *
  * **Details**
  *
- * - `POST /agents/NAME/sessions` takes what `DefaultChatTransport` of the AI SDK posts, and `GET
- *   /agents/NAME/sessions/ID/stream` is its resume; `POST /agui/NAME` takes what `HttpAgent` of AG-UI posts.
- * - `POST …/sessions/ID/messages` takes `{ content }` or `{ answers }`, `GET …/events` gives the public events from an
- *   offset on, `POST …/stop` stops the run and reports what became of its calls, `POST …/answers` answers, approves and
- *   denies, `POST …/resume` retries what broke.
- * - `GET …/sessions/ID/runs` gives the runs of a session by pages, each with its public events.
- * - `GET /agents` lists the agents, `GET /agents/NAME` tells the model and the tools of one, `GET …/sessions` its
- *   sessions, `GET …/sessions/ID` reads, `PATCH` gives a title or a pin, and `DELETE` removes. `GET /health` and
- *   `/ready` are for whatever restarts the process.
- * - A router of the application needs `HttpRouter.RouterConfig` with a `maxParamLength` of 128 or more: ids of sessions
- *   have up to 128 characters. {@link layerNode} and {@link toWebHandler} have it.
+ * - `POST /agents/NAME/sessions` takes posts from the AI SDK's `DefaultChatTransport`, with
+ *   `GET /agents/NAME/sessions/ID/stream` as its resume; `POST /agui/NAME` takes posts from AG-UI's `HttpAgent`.
+ * - `POST …/sessions/ID/messages` takes `{ content }` or `{ answers }`, `GET …/events` returns the public events from
+ *   an offset on, `POST …/stop` stops the run and reports on its calls, `POST …/answers` answers, approves and denies,
+ *   `POST …/resume` retries a failed run.
+ * - `GET …/sessions/ID/runs` returns a session's runs by pages, each with its public events.
+ * - `GET /agents` lists the agents, `GET /agents/NAME` returns an agent's model and tools, `GET …/sessions` lists its
+ *   sessions, `GET …/sessions/ID` reads, `PATCH` sets a title or a pin, and `DELETE` removes. `GET /health` and
+ *   `/ready` are for the process supervisor.
+ * - An application's own router needs `HttpRouter.RouterConfig` with a `maxParamLength` of 128 or more: session ids
+ *   have up to 128 characters. {@link layerNode} and {@link toWebHandler} set it.
  *
  * **Example** (A request to a server without a port)
  *
@@ -154,10 +153,10 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
       misuse("hosts is empty, so that every request would be refused; give the names of the server")
     }
     const { origins = [] } = options
-    // Requests end before the store that they need, and after the worker: they are answered while it leaves.
+    // Requests end before the store they need, and after the worker: they are answered while the worker leaves.
     yield* Listeners.last
     const { close, site, worker } = yield* Hosting.make(options, agents, { hosts, origins, isLoopback })
-    // Releasing it first lets nothing wait for a run that ends elsewhere.
+    // Released first, so that nothing waits for a run ending elsewhere.
     const routes = Layer.effectDiscard(Effect.gen(function*() {
       yield* Effect.addFinalizer(() => close)
       const router = yield* HttpRouter.HttpRouter
@@ -179,23 +178,23 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
  * @since 0.1.0
  */
 export interface StudioOptions {
-  /** The path of the page, such as `"/studio"`. `"/"` by default. */
+  /** Page path, such as `"/studio"`. `"/"` by default. */
   readonly path?: string
 }
 
 const knownStudio = { path: Values.name } satisfies NamesOf<StudioOptions>
 
-/** Reads a file of the build of Studio. */
+/** Reads a file from the Studio build. */
 const readStudio: StudioFiles.ReadFile = (name) =>
   Effect.tryPromise(() =>
     import("node:fs/promises").then((fs) => fs.readFile(new URL(`../../dist/studio/${name}`, import.meta.url)))
   )
 
 /**
- * Returns the routes of Studio for {@link layer}. Studio is the application in the browser: the chat, and the picture
- * of every run. Its files are static and have no data: every client that names the server by one of its `hosts` may
- * read them. All data comes from the routes of the agents, under `authorize` and `publish`. Studio asks for a bearer
- * token where the server answers 401. The routes need the file system of Node, and die where the package was not built.
+ * Returns the Studio routes for {@link layer}. Studio is the browser application: the chat, and a picture of every run.
+ * Its static files contain no data: any client naming the server by one of its `hosts` may read them. All data comes
+ * from the agent routes, under `authorize` and `publish`. Studio asks for a bearer token if the server answers 401. The
+ * routes need Node's file system, and die if the package was not built.
  *
  * **Example** (The page beside the agents)
  *
@@ -231,13 +230,13 @@ export const studio = (options: StudioOptions = {}): Routes.Mount => {
   return StudioFiles.mount(readStudio, path === "/" ? "" : path as `/${string}`)
 }
 
-/** Ids of sessions are longer than the parts of an address that a router takes by default. */
+/** Session ids exceed a router's default length limit for path parameters. */
 const routerConfig = { maxParamLength: 512 }
 
-/** Switches off the spans that the server of Effect makes: {@link Spans.byPath} makes them. */
+/** Switches off the spans made by Effect's server: {@link Spans.byPath} makes them. */
 const untraced = Layer.succeed(HttpMiddleware.TracerDisabledWhen, () => true)
 
-/** Returns a request with a `Host`, which is that of its address where it has none. */
+/** Adds a missing `Host` to a request, taken from its address. */
 const addressed = (request: Request): Request => {
   if (request.headers.has("host")) return request
   const headers = new Headers(request.headers)
@@ -246,12 +245,12 @@ const addressed = (request: Request): Request => {
 }
 
 /**
- * Returns a function from requests to responses, for servers of other frameworks. `dispose` releases the application,
- * and waits for the calls that are under way. The application is built at once: call this where the server starts, and
- * not where a build only loads the module.
+ * Returns a function from requests to responses, for other frameworks' servers. `dispose` releases the application, and
+ * waits for running calls. The application is built at once: call this when the server starts, not when a build merely
+ * loads the module.
  *
- * A `Request` does not have the address of its client, so that `Server.allowLoopback` cannot look at it: the `Host` and
- * the port on which the framework listens decide. It refuses what Next.js hands over, which has forwarded headers.
+ * A `Request` does not contain its client's address, so `Server.allowLoopback` cannot check the address: the `Host` and
+ * the framework's listening port decide. It refuses requests passed on by Next.js, because they have forwarded headers.
  *
  * **Example** (The health of a server without a port)
  *
@@ -296,9 +295,9 @@ export const toWebHandler = <A, E>(app: Layer.Layer<A, E, HttpRouter.HttpRouter>
  * @since 0.1.0
  */
 export interface NodeOptions {
-  /** The port. 0 for any that is free. */
+  /** Port. 0 for any free port. */
   readonly port: number
-  /** The address to listen on. `"127.0.0.1"` by default: this machine alone. */
+  /** Address to listen on. `"127.0.0.1"` by default: only this machine. */
   readonly host?: string
 }
 
@@ -308,9 +307,9 @@ const missing = "Server.layerNode needs the package @effect/platform-node, and N
   + "@effect/platform-node"
 
 /**
- * Serves an application over HTTP on Node. When it is released, the sessions end first, while requests are still
- * answered; then the server listens no more, and what is answered has a second to end; then the store is released, and
- * what else the application needs. A request to upgrade the connection is answered as one without.
+ * Serves an application over HTTP on Node. On release, the sessions end first, while requests are still answered; then
+ * the server stops listening, and open responses get a second to end; then the store and the application's other
+ * resources are released. A request to upgrade the connection is answered like any other.
  *
  * **Example** (An application on a free port)
  *
@@ -377,9 +376,9 @@ export const layerNode = (options: NodeOptions) =>
  * @since 0.1.0
  */
 export interface Definition<R = never> extends Omit<Options<R, never, R>, "authorize"> {
-  /** The model, and the services that the agents need. */
+  /** Model, and the services needed by the agents. */
   readonly layer: Layer.Layer<Adapter.Adapter | R, unknown>
-  /** Decides about every request. {@link allowLoopback} by default, which serves this machine alone. */
+  /** Decides about every request. {@link allowLoopback} by default, serving only this machine. */
   readonly authorize?: Access.Authorize
 }
 

@@ -1,5 +1,5 @@
 /**
- * Decides who may ask for what: the address that a request names, the page that it comes from, and the principal.
+ * Decides who may request what: by the requested address, the originating page, and the principal.
  *
  * @since 0.1.0
  */
@@ -14,23 +14,23 @@ import * as Refusals from "./refusal.ts"
 type Request = HttpServerRequest.HttpServerRequest
 
 /**
- * Something that a request asks for.
+ * Subject of a request.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Question {
   /**
-   * The name of the agent, or of the tool that is called over MCP. Left out before the body of a message over MCP is
-   * read, which has the name.
+   * Name of the agent, or of the tool called over MCP. Absent until the body of an MCP message, which names the tool,
+   * has been read.
    */
   readonly agent?: string
-  /** The id of the session, without its principal. Left out where the request names none. */
+  /** Session id, without its principal. Absent if the request names no session. */
   readonly session?: string
   /**
-   * The action: `"write"` is a new message, a retry, a branch, a title or a pin, `"answer"` an answer to a question or
-   * the result of a client's tool, `"approve"` an approval, a denial, an edit or the end of a remembered approval,
-   * `"inspect"` the events as they are.
+   * Requested action: `"write"` is a new message, a retry, a branch, a title or a pin; `"answer"` an answer to a
+   * question or the result of a client's tool; `"approve"` an approval, a denial, an edit or the end of a remembered
+   * approval; `"inspect"` the raw events.
    */
   readonly action: "list" | "read" | "write" | "answer" | "approve" | "stop" | "delete" | "inspect"
 }
@@ -42,15 +42,15 @@ export interface Question {
  * @since 0.1.0
  */
 export interface Grant {
-  /** The principal that asks, as the journal names it. */
+  /** Requesting principal, as named in the journal. */
   readonly principal: string
-  /** Another principal, whose session this one may act on. Left out for its own. */
+  /** Another principal, on whose session this one may act. Absent for its own session. */
   readonly of?: string
 }
 
 /**
- * Decides about a request. It succeeds with a permission; a failure, a defect and ten seconds without an answer refuse:
- * with 403 where the request has an `authorization` header, else with 401.
+ * Decides about a request. It succeeds with a permission. A failure, a defect and ten seconds without an answer all
+ * refuse the request: with 403 if the request has an `authorization` header, else with 401.
  *
  * @category models
  * @since 0.1.0
@@ -60,17 +60,17 @@ export type Authorize<R = never> = (
   question: Question
 ) => Effect.Effect<Grant, unknown, R>
 
-/** Headers that a proxy adds. */
+/** Headers added by proxies. */
 const forwarding = /^(x-forwarded.*|forwarded|via|x-real-ip|(x-|true-|x-cluster-)?client-ip|cf-connecting-ip)$/
 
 const loopbacks = /^(localhost|127(\.\d{1,3}){3}|\[?::1\]?|::ffff:127(\.\d{1,3}){3})$/i
 
-/** Tells whether a host is this machine alone. */
+/** Tells whether a host means this machine only. */
 export const isLoopback = (host: string): boolean => loopbacks.test(host)
 
 /**
- * Allows all that comes from this machine, as the principal `local`. Refuses what a proxy has forwarded, and what comes
- * from another address; a request of `Server.toWebHandler` has none, and is decided by its `Host`.
+ * Allows all requests from this machine, as the principal `local`. Refuses requests forwarded by a proxy, and requests
+ * from another address; `Server.toWebHandler` requests have no address, and their `Host` decides.
  */
 export const allowLoopback: Authorize = (request) =>
   Effect.suspend(() => {
@@ -81,7 +81,7 @@ export const allowLoopback: Authorize = (request) =>
       : Effect.succeed({ principal: "local" })
   })
 
-/** The settings of the check of a request's address and page. */
+/** Settings for checking a request's address and page. */
 export interface Rules {
   readonly hosts: ReadonlyArray<string>
   readonly origins: ReadonlyArray<string>
@@ -102,11 +102,11 @@ const originHost = (origin: string): string | undefined => {
   }
 }
 
-/** Tells whether a page of this origin may read answers: its own pages, and those that are listed. */
+/** Tells whether a page from this origin may read answers: the server's own pages, and listed origins. */
 const isOrigin = (origin: string, host: string, { origins }: Rules): boolean =>
   origins.includes(origin) || originHost(origin) === host
 
-/** Tells whether the body of a request, or the form that it was sent by, is of the type that bodies have. */
+/** Tells whether a request's content type is JSON. */
 export const isJson = (request: Request): boolean =>
   /^application\/json\s*(;|$)/i.test(request.headers["content-type"] ?? "")
 
@@ -134,7 +134,7 @@ const checkPage = ({ headers: { host = "", origin, ...headers } }: Request, rule
     : Refusals.forbidden("unknown_origin", "Pages of other sites may not use the server.")
 }
 
-/** Refuses a request to another host, from a page that is not listed, or by a form. */
+/** Refuses a request to another host, from an unlisted page, or by a form. */
 export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
   Effect.gen(function*() {
     const { authorization = "", origin } = request.headers
@@ -147,7 +147,7 @@ export const check = (request: Request, rules: Rules): Effect.Effect<void, Refus
     if (request.headers["content-type"] !== undefined && !isJson(request)) return yield* unsupported
   })
 
-/** Returns the answer to a preflight, or refuses it as the request that it asks for. */
+/** Returns the answer to a preflight, or refuses it like the announced request. */
 export const preflight = (
   request: Request,
   rules: Rules
@@ -165,7 +165,7 @@ export const preflight = (
     })
   )
 
-/** Returns a response that a listed page may read. */
+/** Makes a response readable for a listed page. */
 export const allowing = (
   request: Request,
   rules: Rules,
@@ -182,14 +182,14 @@ export const allowing = (
     : response
 }
 
-/** Runs an effect in a fiber that is left behind where it does not end when it is interrupted. */
+/** Runs an effect in a fiber, leaving the fiber behind if it ignores interruption. */
 export const prompt = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.flatMap(
     Effect.forkDetach(effect),
     (fiber) => Effect.onInterrupt(Fiber.join(fiber), () => Effect.sync(() => fiber.interruptUnsafe()))
   )
 
-/** The parts of a server that asking needs. */
+/** Server parts needed for authorization. */
 export interface Door<R = never> {
   readonly authorize: Authorize<R>
   readonly counters: Pick<Bounds.Counters, "undecided">
@@ -199,8 +199,8 @@ const granted = (grant: Grant): Effect.Effect<Grant, unknown> =>
   typeof grant?.principal === "string" && grant.principal !== "" ? Effect.succeed(grant) : Effect.fail("no principal")
 
 /**
- * Asks whether a request may do something, or one of several things: the first that is allowed gives the permission.
- * The time for an answer is that of all questions.
+ * Asks whether a request may do one of several things: the first allowed thing determines the permission. All questions
+ * share one time limit.
  */
 export const ask = <R>(
   { authorize, counters }: Door<R>,

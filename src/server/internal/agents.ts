@@ -1,5 +1,5 @@
 /**
- * The agents of a definition by their names, and the options of the next run of a session of one of them.
+ * Agents of a definition by name, and the options for an agent session's next run.
  *
  * @since 0.1.0
  */
@@ -10,24 +10,24 @@ import * as Tool from "../../Tool.ts"
 import type * as Agents from "../Agent.ts"
 import * as Sessions from "./sessions.ts"
 
-/** The agents by their names. */
+/** Agents by name. */
 export type Named<R> = ReadonlyMap<string, Agents.Agent<R>>
 
-/** The options of the next run of a session, and the message that the run takes. */
+/** Options for a session's next run, and the message taken by the run. */
 export interface Next<R> {
   readonly options: Agents.Options<R>
-  /** The id of the message. `undefined` where the run takes none. */
+  /** Message id. `undefined` if the run takes no message. */
   readonly takes: string | undefined
 }
 
-/** The tools of a client as tools of the run, whose calls wait for the client's results. */
+/** A client's tool as a run tool, whose calls wait for the client's results. */
 const clientTool = ({ description, name, parameters }: Tool.Definition): Tool.Any =>
   Tool.make(name, { description, parameters, manual: true })
 
 const toolsOf = (kept: Session.Kept, isReply: boolean): Journal.ClientTools =>
   isReply ? kept.submitted?.[0]?.clientTools ?? [] : Session.view(kept).clientTools
 
-/** Returns the options of the next run of a session, with its client's tools. Dies for a session of another agent. */
+/** Returns the options for a session's next run, including its client's tools. Dies for another agent's session. */
 export const nextOf = <R>(agents: Named<R>, kept: Session.Kept): Effect.Effect<Next<R>, never, R> =>
   Effect.gen(function*() {
     const { agent: name, metadata = {}, principal = "" } = kept.origin

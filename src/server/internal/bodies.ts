@@ -1,6 +1,6 @@
 /**
- * Bodies of requests: read within their bounds, and what a plain one asks for. Bodies of the AI SDK and of AG-UI are
- * read by `UiStream` and `AgUi`.
+ * Request bodies: reading within limits, and decoding plain bodies. `UiStream` and `AgUi` decode those of the AI SDK
+ * and AG-UI.
  *
  * @since 0.1.0
  */
@@ -20,7 +20,7 @@ import type * as Bounds from "./bounds.ts"
 import * as Refusals from "./refusal.ts"
 import type * as Sessions from "./sessions.ts"
 
-/** The parts of a server that bodies need. */
+/** Server parts needed for bodies. */
 export interface Site {
   readonly bounds: Required<Bounds.Bounds>
   readonly counters: Bounds.Counters
@@ -33,10 +33,10 @@ const tooLarge = (bytes: number): Refusals.Refusal =>
     `A body may have ${bytes} bytes. Clients of the AI SDK can send less with prepareSendMessagesRequest.`
   )
 
-/** Longest time without a byte of a body, in milliseconds. */
+/** Longest pause within a body, in milliseconds. */
 const longestPause = 30_000
 
-/** Time for a body of no bytes, in milliseconds, and the bytes for which it has a second more. */
+/** Base time for a body, in milliseconds, and the number of bytes earning another second. */
 const [longest, perSecond] = [120_000, 16_384]
 
 const tooSlow = new Refusals.Refusal({
@@ -45,7 +45,7 @@ const tooSlow = new Refusals.Refusal({
   message: "The body came too slowly. It may pause for 30 seconds."
 })
 
-/** Reads the bytes of a body up to a bound, as long as they come. */
+/** Reads a body's bytes up to a limit, as long as they keep arriving. */
 const bytesOf = (
   request: HttpServerRequest.HttpServerRequest,
   most: number,
@@ -81,8 +81,8 @@ const bytesOf = (
   )
 
 /**
- * Reads the text of a body within the bounds of the server. It is read for a principal that `authorize` has let in, and
- * counts as that one's.
+ * Reads a body's text within the server's limits. It is read only for a principal admitted by `authorize`, and counts
+ * towards that principal.
  */
 export const textOf = (
   { bounds, counters }: Pick<Site, "bounds" | "counters">,
@@ -95,7 +95,7 @@ export const textOf = (
     return Effect.map(bytes, (read) => new TextDecoder().decode(read))
   })
 
-/** Reads the body of a request, which is JSON. */
+/** Reads a request's JSON body. */
 export const read = (
   site: Site,
   request: HttpServerRequest.HttpServerRequest,
@@ -108,7 +108,7 @@ export const read = (
       : yield* Refusals.badRequest("invalid_json", "The body is not valid JSON.")
   })
 
-/** Refuses what a body says wrong. */
+/** Refuses a body with a mistake. */
 export const taken = <A>(result: Result.Result<A, Body.BodyError>): Effect.Effect<A, Refusals.Refusal> =>
   Result.isSuccess(result)
     ? Effect.succeed(result.success)
@@ -118,7 +118,7 @@ export const taken = <A>(result: Result.Result<A, Body.BodyError>): Effect.Effec
       message: result.failure.message
     })
 
-/** Returns the options for reading what a body asks for. */
+/** Returns the options for decoding a body. */
 export const optionsOf = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
   ...(allowUrl === undefined ? {} : { allowUrl }),
   bounds: {
@@ -130,7 +130,7 @@ export const optionsOf = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
   }
 })
 
-/** The request of a plain body. `into` is the place of its message, where the body names one. */
+/** Request of a plain body. `into` is the destination of its message, if the body names one. */
 interface Plain extends Body.Posted {
   readonly into: Sessions.Into | undefined
 }
@@ -158,7 +158,10 @@ export const plain = (site: Site, sessionId: string, body: unknown): Result.Resu
     }
   })
 
-/** Returns the place of a message, as `{ mode?, otherwise?, to? }` of its body. Without `mode` it has none. */
+/**
+ * Returns a message's destination, from `{ mode?, otherwise?, to? }` in its body. Without `mode` there is no
+ * destination.
+ */
 const intoOf = (
   reader: Posted.Reader,
   { mode, otherwise, to }: { readonly mode?: unknown; readonly otherwise?: unknown; readonly to?: unknown }
@@ -181,15 +184,15 @@ const intoOf = (
   return { ...into, to }
 }
 
-/** The parts of a body that asks for a branch of a session. */
+/** Parts of a body requesting a session branch. */
 interface Forking {
-  /** The id of the new session. */
+  /** Id of the new session. */
   readonly id: string
-  /** The id of the message before which it begins. */
+  /** Id of the message before which the branch begins. */
   readonly before: string
-  /** The message with which it continues. Left out where it only begins. */
+  /** Message continuing the branch. Absent if the branch only begins. */
   readonly content?: Body.Say["content"]
-  /** The tools of the client for that message. */
+  /** Client tools for that message. */
   readonly clientTools: ReadonlyArray<Body.ClientTool>
 }
 
@@ -206,7 +209,7 @@ export const forking = (site: Site, body: unknown): Result.Result<Forking, Body.
     }
   })
 
-/** Reads `{ title?, pinned? }`, with one of them at least. */
+/** Reads `{ title?, pinned? }`, with at least one of them. */
 export const labels = (site: Site, body: unknown): Result.Result<Sessions.Change, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader("a body", optionsOf(site))

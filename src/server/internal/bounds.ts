@@ -1,5 +1,5 @@
 /**
- * Bounds of a server, and the counters that hold it to them.
+ * Limits of a server, and their counters.
  *
  * @since 0.1.0
  */
@@ -15,67 +15,66 @@ import * as Values from "../../internal/declare/values.ts"
 import * as Refusals from "./refusal.ts"
 
 /**
- * Bounds of a server. Each of them is answered by a status and a sentence when it is passed.
+ * Limits of a server. Exceeding any of them is answered with a status and a sentence.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Bounds {
-  /** Bytes of a body. Clients post the whole history again, which is skipped. 16 MiB by default. */
+  /** Bytes in a body. Clients post the whole history again, which the server skips. 16 MiB by default. */
   readonly body?: number
-  /** Bytes of the text, the answers and the edits that are taken from one body. 1 MiB by default. */
+  /** Bytes of text, answers and edits taken from one body. 1 MiB by default. */
   readonly taken?: number
-  /** File parts of a message. 64 by default. */
+  /** File parts in a message. 64 by default. */
   readonly files?: number
-  /** Bytes of a file part, decoded. 8 MiB by default. */
+  /** Bytes in a file part, decoded. 8 MiB by default. */
   readonly file?: number
-  /** Tools that a client may bring. 32 by default. */
+  /** Tools per client. 32 by default. */
   readonly clientTools?: number
-  /** Bytes of a tool of a client. 16 KiB by default. */
+  /** Bytes in a client's tool. 16 KiB by default. */
   readonly clientTool?: number
-  /** Bodies of a principal that are read at once in this process. 32 by default. */
+  /** Bodies per principal being read at once in this process. 32 by default. */
   readonly bodies?: number
   /**
-   * Bytes of all bodies that are read at once in this process. Past it, a body of the principal whose bodies have most
-   * of them is refused. 512 MiB by default.
+   * Bytes of all bodies being read at once in this process. Beyond the limit, the server refuses a body of the
+   * principal with the most bytes. 512 MiB by default.
    */
   readonly bodyBytes?: number
   /**
-   * Requests from one address that wait at once for the first answer of `authorize`, in this process. Behind a proxy
-   * all requests have its address. 1,000 by default.
+   * Requests per address waiting at once for the first answer from `authorize`, in this process. Behind a proxy all
+   * requests share its address. 1,000 by default.
    */
   readonly undecided?: number
   /**
-   * Bytes of the records of a session, since its last snapshot. A session that has more takes no further message. 64
-   * MiB by default.
+   * Bytes in a session's records, since its last snapshot. A session above the limit accepts no further message. 64 MiB
+   * by default.
    */
   readonly sessionBytes?: number
-  /** Turns of the model in a session. One that has more takes no further message. 10,000 by default. */
+  /** Model turns in a session. A session above the limit accepts no further message. 10,000 by default. */
   readonly sessionTurns?: number
-  /** Sessions of a principal. 1,000 by default. */
+  /** Sessions per principal. 1,000 by default. */
   readonly sessions?: number
-  /** Runs of a principal that are under way in this process. 8 by default. */
+  /** Running runs per principal in this process. 8 by default. */
   readonly runs?: number
-  /** Streams of a principal that are open in this process. 16 by default. */
+  /** Open streams per principal in this process. 16 by default. */
   readonly streams?: number
-  /** Writes of a principal in a minute, in this process. 60 by default. */
+  /** Writes per principal and minute, in this process. 60 by default. */
   readonly writes?: number
-  /** Lists of sessions that a principal gets in a minute, in this process. 60 by default. */
+  /** Session lists per principal and minute, in this process. 60 by default. */
   readonly lists?: number
-  /** Bytes of the log of a run. Past it, readers get the run as the journal has it. 8 MiB by default. */
+  /** Bytes in a run's log. Beyond the limit, readers get the run from the journal. 8 MiB by default. */
   readonly log?: number
-  /** Bytes of all logs of the process. 256 MiB by default. */
+  /** Bytes in all the process's logs. 256 MiB by default. */
   readonly logs?: number
   /**
-   * The time that a detached run may take, unless its agent says otherwise. A number is milliseconds. 1 hour by
-   * default.
+   * Maximum duration of a detached run, unless its agent sets another. A number is milliseconds. 1 hour by default.
    */
   readonly run?: Duration.Input
-  /** The interval at which an open stream is authorised again. A number is milliseconds. 60 seconds by default. */
+  /** Interval between renewed authorizations of an open stream. A number is milliseconds. 60 seconds by default. */
   readonly authorization?: Duration.Input
 }
 
-/** The kinds of the bounds. */
+/** Option kinds of the limits. */
 export const knownBounds: Values.Kind = Values.options(
   {
     body: Values.bound,
@@ -103,7 +102,7 @@ export const knownBounds: Values.Kind = Values.options(
 
 const mebi = 1_048_576
 
-/** The bounds without options. */
+/** Default limits. */
 export const standard: Required<Bounds> = {
   body: 16 * mebi,
   taken: mebi,
@@ -129,11 +128,11 @@ export const standard: Required<Bounds> = {
 
 const minute = 60_000
 
-/** The times of what principals did in the last minute. */
+/** Times of principals' actions within the last minute. */
 class Recent {
   private readonly times = new Map<string, ReadonlyArray<number>>()
 
-  /** Adds a time, unless there are too many. */
+  /** Adds a time, unless the limit is reached. */
   take(principal: string, now: number, most: number): boolean {
     const recent = (this.times.get(principal) ?? []).filter((time) => time > now - minute)
     if (recent.length >= most) return false
@@ -149,11 +148,11 @@ class Recent {
   }
 }
 
-/** Something that is held for a while, by its holders. A holder of nothing takes no memory. */
+/** Counts temporarily held items by holder. A holder without items takes no memory. */
 class Held {
   private readonly held = new Map<string, number>()
 
-  /** Holds one more, unless there are too many. */
+  /** Holds one more item, unless the limit is reached. */
   take(holder: string, most: number): boolean {
     const held = this.held.get(holder) ?? 0
     if (held >= most) return false
@@ -170,30 +169,30 @@ class Held {
 
 export const busy = new Refusals.Refusal({ status: 503, code: "busy", message: "The server is busy. Try again." })
 
-/** A body that is read. */
+/** A body being read. */
 export interface Reading {
   readonly principal: string
   bytes: number
-  /** Fails where the body is refused in favour of others. */
+  /** Fails if the body is refused in favour of others. */
   readonly refused: Deferred.Deferred<never, Refusals.Refusal>
 }
 
 /**
- * Counts what a process does for its principals. A principal without open streams and recent writes takes no memory.
+ * Counts the process's work for its principals. A principal without open streams and recent writes takes no memory.
  */
 export class Counters {
   private readonly streams = new Held()
   private readonly writes = new Recent()
   private readonly lists = new Recent()
-  /** Number of the writes under way by the keys of their sessions. */
+  /** Number of running writes by session key. */
   private readonly begun = new Map<string, number>()
-  /** The keys of the sessions that are being created. */
+  /** Keys of sessions being created. */
   readonly opening = new Set<string>()
   private readonly bodies = new Held()
   private readonly readings = new Set<Reading>()
   private bytes = 0
   private readonly addresses = new Held()
-  /** The requests that `authorize` has let in once. */
+  /** Requests already admitted by `authorize`. */
   private readonly letIn = new WeakSet<HttpServerRequest.HttpServerRequest>()
   private readonly bounds: Required<Bounds>
 
@@ -201,7 +200,7 @@ export class Counters {
     this.bounds = bounds
   }
 
-  /** Counts a write, and refuses one too many in a minute. */
+  /** Counts a write, and refuses it beyond the limit per minute. */
   write(principal: string, now: number): Effect.Effect<void, Refusals.Refusal> {
     return Effect.suspend(() =>
       this.writes.take(principal, now, this.bounds.writes)
@@ -210,7 +209,7 @@ export class Counters {
     )
   }
 
-  /** Counts a list of sessions, and refuses one too many in a minute. */
+  /** Counts a session list, and refuses it beyond the limit per minute. */
   list(principal: string, now: number): Effect.Effect<void, Refusals.Refusal> {
     return Effect.suspend(() =>
       this.lists.take(principal, now, this.bounds.lists)
@@ -219,7 +218,7 @@ export class Counters {
     )
   }
 
-  /** Counts an open stream until the scope closes, and refuses one too many. */
+  /** Counts an open stream until the scope closes, and refuses it beyond the limit. */
   stream(principal: string): Effect.Effect<void, Refusals.Refusal, Scope.Scope> {
     return Effect.acquireRelease(
       Effect.suspend(() =>
@@ -232,8 +231,8 @@ export class Counters {
   }
 
   /**
-   * Counts the run that a write may begin until the scope closes, and refuses one too many. `running` has the
-   * principal's sessions whose runs are under way, or are about to begin.
+   * Counts a write's possible run until the scope closes, and refuses it beyond the limit. `running` contains the
+   * principal's sessions with a run under way or about to begin.
    */
   run(key: string, prefix: string, running: ReadonlySet<string>): Effect.Effect<void, Refusals.Refusal, Scope.Scope> {
     return Effect.acquireRelease(
@@ -256,8 +255,8 @@ export class Counters {
   }
 
   /**
-   * Counts a body of a principal while it is read, and refuses one too many. `read` counts its bytes, and is ended
-   * where others need the room.
+   * Counts a principal's body during reading, and refuses it beyond the limit. `read` counts its bytes, and is ended if
+   * others need the room.
    */
   body<A, E, R>(
     principal: string,
@@ -292,8 +291,8 @@ export class Counters {
   }
 
   /**
-   * Counts a request of an address until it is decided about, and refuses one too many. A request that was let in
-   * counts no more: a stream that is authorised again does not wait for those outside.
+   * Counts an address's request until the decision, and refuses it beyond the limit. An admitted request no longer
+   * counts: a stream renewing its authorization does not wait for undecided requests.
    */
   undecided<A, E, R>(
     request: HttpServerRequest.HttpServerRequest,

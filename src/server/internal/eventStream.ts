@@ -1,5 +1,5 @@
 /**
- * Responses of events, one after another, as browsers and clients of agents read them.
+ * Event stream responses, for browsers and agent clients.
  *
  * @since 0.1.0
  */
@@ -19,7 +19,7 @@ const headers = {
   "x-content-type-options": "nosniff"
 }
 
-/** Returns a response of texts of an event stream. */
+/** Returns an event stream response from texts. */
 export const respond = (
   texts: Stream.Stream<string>,
   more: Readonly<Record<string, string>> = {}
@@ -38,21 +38,21 @@ const broken = (cause: Cause.Cause<unknown>) => {
   return Effect.as(Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)), frame)
 }
 
-/** Returns a stream that an error ends with word of it, and which is logged. */
+/** Ends a stream at an error with a frame about the error, and logs the error. */
 export const quietly = (stream: Stream.Stream<Reading.Frame, unknown>): Stream.Stream<Reading.Frame> =>
   Stream.catchCause(stream, (cause) => Stream.fromEffect(broken(cause)))
 
-/** Returns a stream of texts that an error ends with word of it, and which is logged. */
+/** Ends a stream of texts at an error with a text about the error, and logs the error. */
 export const telling = (texts: Stream.Stream<string, unknown>): Stream.Stream<string> =>
   Stream.catchCause(texts, (cause) => Stream.fromEffect(Effect.map(broken(cause), lines)))
 
-/** A comment, which clients pass over. */
+/** A comment, ignored by clients. */
 export const comment = ": quiet\n\n"
 
-/** Returns a value as an event. */
+/** Formats a value as an event. */
 export const data = (value: unknown): string => `data: ${JSON.stringify(value)}\n\n`
 
-/** Returns a frame as lines of an event stream. */
+/** Formats a frame as event stream lines. */
 export const lines = (frame: Reading.Frame): string => {
   switch (frame._tag) {
     case "Quiet":

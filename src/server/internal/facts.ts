@@ -1,6 +1,6 @@
 /**
- * The facts about an agent that a page shows before the first message: its description, its model and its tools. They
- * are read from the options of a run, which belong to a principal.
+ * Agent facts for a page to show before the first message: description, model and tools. They come from a run's
+ * options, and therefore depend on the principal.
  *
  * @since 0.1.0
  */
@@ -17,57 +17,57 @@ import type * as Policy from "../../Policy.ts"
 import type * as Tool from "../../Tool.ts"
 import type * as Agents from "../Agent.ts"
 
-/** A tool as a page names it. */
+/** A tool as described on a page. */
 interface ToolFacts {
   readonly name: string
-  /** The description, at most 1,000 characters of it. Empty where only the name of the tool is published. */
+  /** Description, cut to 1,000 characters. Empty if only the tool's name is published. */
   readonly description: string
-  /** `false` where it depends on the arguments. */
+  /** `false` if it depends on the arguments. */
   readonly readOnly: boolean
-  /** `true` where it depends on the arguments. */
+  /** `true` if it depends on the arguments. */
   readonly destructive: boolean
   readonly openWorld: boolean
-  /** `"sometimes"` where it depends on the arguments whether a call waits for an approval. */
+  /** `"sometimes"` if the need for approval depends on the arguments. */
   readonly approval: "always" | "sometimes" | "never"
-  /** The name of the agent that the tool asks. Left out of a tool that is no sub-agent. */
+  /** Name of the agent behind the tool. Absent unless the tool is a sub-agent. */
   readonly agent?: string
 }
 
-/** The facts about an agent. Without tools `unavailable` has the reason. */
+/** Facts about an agent. Without tools `unavailable` gives the reason. */
 interface Facts {
   readonly name: string
   readonly description: string
-  /** The model of its requests, unless a rule chooses another one. Left out where nothing names one. */
+  /** Model of its requests, unless a rule chooses another. Absent if nothing names a model. */
   readonly model?: string
   readonly provider?: string
   readonly examples?: ReadonlyArray<string>
   readonly tools?: ReadonlyArray<ToolFacts>
-  /** `"failed"` where the options of a run could not be made, `"timeout"` where that took too long. */
+  /** `"failed"` if making a run's options failed, `"timeout"` if it took too long. */
   readonly unavailable?: "failed" | "timeout"
 }
 
-/** The parts of a server by which it knows the facts about its agents. */
+/** Server parts needed to describe agents. */
 export interface Source {
-  /** Returns the options of a run of a new session. */
+  /** Returns the options for a new session's run. */
   readonly optionsOf: (agent: string, principal: string) => Effect.Effect<Agents.Options<any>>
   readonly adapter: Adapter.Service | undefined
   readonly defaults: Policy.Defaults
   readonly publish: Event.PublicOptions["publish"]
 }
 
-/** The facts that the options of a run tell. */
+/** Facts derived from a run's options. */
 type Found = Omit<Facts, "description" | "examples" | "name">
 
-/** Returns the facts about an agent before a principal. */
+/** Returns an agent's facts for a principal. */
 export type FactsOf = (
   agent: Pick<Agents.Agent, "name" | "description" | "examples">,
   principal: string
 ) => Effect.Effect<Facts>
 
-/** Longest part of a description, in characters. */
+/** Maximum description length, in characters. */
 const longestDescription = 1_000
 
-/** Number of agents and principals whose facts are kept. */
+/** Maximum number of cached facts, per agent and principal. */
 const mostKept = 256
 
 const approvalOf = ({ approval = false }: Tool.Any): ToolFacts["approval"] =>
@@ -87,7 +87,7 @@ const toolFacts = (tool: Tool.Any, publish: Event.Publish): ToolFacts => {
   }
 }
 
-/** Returns the facts that the options of a run have, with those of the application. */
+/** Returns the facts in a run's options, combined with the application's. */
 const factsIn = (
   { model: own, tools: given = [] }: Agents.Options<any>,
   { adapter, defaults, publish = "all" }: Source
@@ -105,7 +105,7 @@ const factsIn = (
   }
 }
 
-/** Logs that the tools of an agent could not be read, and returns what counts in their place. */
+/** Logs that an agent's tools could not be read, and returns the given replacement. */
 export const unread = <A>(agent: string | undefined, cause: Cause.Cause<unknown>, otherwise: A): Effect.Effect<A> =>
   Effect.logWarning("the tools of an agent could not be read", agent).pipe(
     Effect.andThen(Effect.logDebug("the tools of an agent could not be read", cause)),
@@ -113,8 +113,8 @@ export const unread = <A>(agent: string | undefined, cause: Cause.Cause<unknown>
   )
 
 /**
- * Returns a function that reads the facts about an agent: ten seconds at most, and once a minute for each principal.
- * What fails or takes longer is asked again after ten seconds.
+ * Returns a function reading an agent's facts: for at most ten seconds, and once a minute per principal. A failed or
+ * late answer is requested again after ten seconds.
  */
 export const make = (source: Source): Effect.Effect<FactsOf> =>
   Effect.gen(function*() {

@@ -1,6 +1,6 @@
 /**
- * Drives the sessions of agents in this process, and gives what routes need of that: one way for every protocol by
- * which a session is reached.
+ * Drives agent sessions in this process, and provides the routes with everything they need for it: one way for every
+ * protocol reaching a session.
  *
  * @since 0.1.0
  */
@@ -37,72 +37,71 @@ import * as Refusals from "./refusal.ts"
 import * as Relays from "./relay.ts"
 import type * as Routes from "./routes.ts"
 
-/** Number of sessions that a process drives at once. */
+/** Maximum number of sessions a process drives at once. */
 const mostDriven = 1_000
 
-/** Attempts after which a run that cannot start is ended: a person waits for it. */
+/** Attempts before a run unable to start is ended: a person is waiting. */
 const maxFailures = 2
 
-/** Longest time in which an agent says which tools it has. */
+/** Maximum time for an agent to determine its tools. */
 const toolsWithin = "10 seconds"
 
-/** The options of a server that concern its sessions. */
+/** Server options about sessions. */
 export interface Settings<RAuthorize> {
-  /** Decides about every request but `/health` and `/ready`. There is no default: see `Server.allowLoopback`. */
+  /** Decides about every request except `/health` and `/ready`. Required: see `Server.allowLoopback`. */
   readonly authorize: Access.Authorize<RAuthorize>
   /**
    * `"detached"` lets a run outlive its request; `"attached"` stops it when the request ends. `"detached"` by default.
    */
   readonly mode?: "detached" | "attached"
   /**
-   * The treatment of a message that comes while a run is under way, and whose body says nothing of it. `"refuse"`
-   * answers it with 409, `"follow"` takes it for the run that follows, and `"steer"` gives it to the run under way
-   * between two steps. `"refuse"` by default.
-   */
-  readonly whileRunning?: "refuse" | "follow" | "steer"
-  /** Bounds of bodies, sessions, runs, streams and logs. */
-  readonly bounds?: Bounded.Bounds
-  /**
-   * Longest time that calls under way have when the server is released. A number is milliseconds. 20 seconds by
+   * Treatment of a message arriving during a run without a mode in its body. `"refuse"` answers with 409, `"follow"`
+   * keeps the message for the following run, and `"steer"` gives it to the current run between two steps. `"refuse"` by
    * default.
    */
+  readonly whileRunning?: "refuse" | "follow" | "steer"
+  /** Limits on bodies, sessions, runs, streams and logs. */
+  readonly bounds?: Bounded.Bounds
+  /**
+   * Maximum time for running calls to end when the server is released. A number is milliseconds. 20 seconds by default.
+   */
   readonly drain?: Duration.Input
-  /** Extent to which calls are published, or a function of the name of the tool. `"all"` by default. */
+  /** Publication extent of calls, or a function from the tool name. `"all"` by default. */
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
-  /** `true` if the model's reasoning is published. `false` by default. */
+  /** `true` to publish the model's reasoning. `false` by default. */
   readonly publishReasoning?: boolean
-  /** `true` if the cost that providers report is published with the usage of steps and runs. `false` by default. */
+  /** `true` to publish the cost reported by providers, with the usage of steps and runs. `false` by default. */
   readonly publishCost?: boolean
-  /** Tells whether a file of a message may be given by this address. Files are `data:` URLs by default. */
+  /** Tells whether a message may reference a file by this address. Only `data:` URLs by default. */
   readonly allowUrl?: (url: string) => boolean
   /**
-   * The major version of the package `ai` on the pages. Their streams and messages have its words: `UiStream.Protocol`
-   * says what older ones lack. 7 by default. Anything but 5, 6 and 7 is a defect.
+   * Major version of the package `ai` on the pages. Their streams and messages use its format: `UiStream.Protocol`
+   * describes the gaps of older versions. 7 by default. Anything but 5, 6 and 7 is a defect.
    */
   readonly protocol?: Majors.Protocol
-  /** Milliseconds for which deltas are held, so that those that follow are sent with them. 50 by default. */
+  /** Milliseconds to hold deltas, so that following deltas join them. 50 by default. */
   readonly joinMillis?: number
-  /** `true` if raw events are served to those who may `inspect`. `false` by default. */
+  /** `true` to serve raw events to principals allowed to `inspect`. `false` by default. */
   readonly raw?: boolean
   /**
-   * Duration of the claim of a session unless it is renewed: the sessions of a process that died are taken over after
-   * it. A number is milliseconds. 30 seconds by default.
+   * Duration of a session claim unless renewed: after it, other processes take over a dead process's sessions. A number
+   * is milliseconds. 30 seconds by default.
    */
   readonly term?: Duration.Input
-  /** Interval at which work left by other processes is looked for. A number is milliseconds. 200 by default. */
+  /** Interval between searches for other processes' unfinished work. A number is milliseconds. 200 by default. */
   readonly poll?: Duration.Input
 }
 
-/** The sessions of a process. */
+/** Sessions of a process. */
 export interface Hosting<R> {
   readonly site: Routes.Site
   /** Runs the sessions. */
   readonly worker: Layer.Layer<Worker.Worker, never, Session.Store | Adapter.Adapter | R>
-  /** Tells readers that the process is about to be released. */
+  /** Tells readers about the imminent release of the process. */
   readonly close: Effect.Effect<unknown>
 }
 
-/** Prepares the sessions of agents. */
+/** Prepares agent sessions. */
 export const make = <R, RAuthorize>(
   options: Settings<RAuthorize>,
   agents: Offered.Named<R>,
@@ -126,7 +125,10 @@ export const make = <R, RAuthorize>(
     const processName = yield* Journal.CurrentProcess
 
     const store = yield* Session.Store
-    /** Passes an event on to readers. One behind which progress of a sub-agent is missing comes after all of that. */
+    /**
+     * Passes an event on to readers. If sub-agent progress is missing before the event, all that progress is sent
+     * first.
+     */
     const push = (key: string, event: Event.Event): Effect.Effect<void> => {
       const gap = hub.gapBefore(key, event)
       if (gap === undefined) return hub.push(key, event)
@@ -137,7 +139,7 @@ export const make = <R, RAuthorize>(
       )
     }
 
-    /** Returns the options of a run that does not follow, and gives back what they hold. */
+    /** Returns the options without starting a run, and releases their resources. */
     const optionsOf = (name: string, session: Pick<Agents.AgentSession, "clientTools" | "principal" | "sessionId">) => {
       const options = Effect.suspend(() =>
         agents.get(name)?.run({ ...session, kept: undefined, metadata: {} }) ?? Effect.succeed<Agents.Options<R>>({})
@@ -145,7 +147,7 @@ export const make = <R, RAuthorize>(
       return Access.prompt(Effect.provideContext(Effect.scoped(options), context))
     }
 
-    /** Returns a tool that reads arguments by the services of the agents. */
+    /** Returns a tool decoding arguments with the agents' services. */
     const reading = (tool: Tool.Any): Tool.Any => ({
       ...tool,
       parameters: {
@@ -164,7 +166,7 @@ export const make = <R, RAuthorize>(
           ? [{ _tag: "RunStarted" as const, runId, at: yield* Clock.currentTimeMillis }]
           : yield* Effect.orDie(JournalEvents.eventsOf(kept.id, runId, publish, true))
         hub.begin(kept.id, { runId, version: kept.version, takes, past })
-        // The scope is that of the drive, which has given its claim back by then: readers get the end, or look for the
+        // The scope belongs to the drive, which has released its claim by then: readers get the end, or look for the
         // next owner.
         yield* Effect.addFinalizer(() => Effect.sync(() => hub.end(kept.id)))
         return {
@@ -233,7 +235,7 @@ export const make = <R, RAuthorize>(
                 return tool === undefined || !ToolOptions.isReadOnly(tool, call.arguments ?? {})
               })
             }),
-            // A call counts as one that changes something where its tool is not known.
+            // A call of an unknown tool counts as changing something.
             Effect.catchCause((cause) => Facts.unread(name, cause, calls))
           ),
       toolsOf: (kept) =>
@@ -242,7 +244,7 @@ export const make = <R, RAuthorize>(
           Effect.map(({ options: { tools = [] } }) =>
             Array.from(ToolOptions.toolbox(defaults.tools ?? [], tools).values(), reading)
           ),
-          // The run reads the arguments where its tools are not known before.
+          // The run decodes the arguments if tools are unknown beforehand.
           Effect.catchCause((cause) => Facts.unread(kept.origin.agent, cause, []))
         ),
       factsOf: yield* Facts.make({
