@@ -165,7 +165,7 @@ export class Letters implements Box {
   /** The messages that wait, in the order of acceptance. */
   private waiting: Array<Letter> = []
   /** The run that takes the messages. */
-  private taker: Running | undefined
+  private taker: Pick<Running, "inboxAt"> | undefined
   /** The reason for which a message is refused, once a run has ended. */
   private refusal: string | undefined
   /** Returns the message of an id. */
@@ -230,6 +230,7 @@ export class Letters implements Box {
     this.refusal = undefined
   }
 
+  /** Returns what the code of a call gets: an inbox of its own. */
   readonly within = (): Receives => ({ letters: new Letters() })
 
   /** Returns the rules of the run that has the inbox, and with it `kept`: the first and the last one. */
