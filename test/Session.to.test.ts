@@ -420,9 +420,9 @@ describe("messages to the runs inside a session", () => {
       for (const to of ["", "/", "c0/", "run~c0", "%zz", 7, {}, null]) {
         assert.match(yield* submit({ mode: "steer", to }), /to.*path of a call/, String(to))
       }
-      assert.match(yield* submit({ to: "c0" }), /to needs the mode/)
-      assert.match(yield* submit({ to: "c0", mode: "next" }), /to needs the mode/)
-      assert.match(yield* submit({ to: "c0", mode: "steer", otherwise: "next" }), /otherwise is "refuse"/)
+      assert.match(yield* submit({ to: "c0" }), /mode must be "steer" or "follow" with to/)
+      assert.match(yield* submit({ to: "c0", mode: "next" }), /mode must be "steer" or "follow" with to/)
+      assert.match(yield* submit({ to: "c0", mode: "steer", otherwise: "next" }), /otherwise must be "refuse"/)
       assert.isUndefined(yield* Session.load("s"))
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })

@@ -15,7 +15,7 @@ export interface Row {
   millis: number
 }
 
-const patience: Readonly<Record<Size, number>> = { full: 150_000, quick: 60_000, check: 30_000 }
+const patience: Readonly<Record<Size, number>> = { full: 150_000, quick: 60_000, check: 180_000 }
 
 /** The program of a sample: of a loop, or of a store in the workloads of kept runs. */
 export type Program = "sample.ts" | "kept/sample.ts"

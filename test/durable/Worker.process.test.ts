@@ -18,7 +18,7 @@ import { find, limit, until } from "../support/until.ts"
 import * as Processes from "./support/processes.ts"
 import { type Act, acts as actsIn, letGo, logOf, type Place, stored } from "./support/work.ts"
 
-const term = 1000
+const term = 3000
 
 const files: Effect.Effect<string, never, Scope.Scope> = Effect.map(
   Processes.folder,

@@ -301,8 +301,8 @@ const misplacedTo = (
   { mode = "next", otherwise, to }: Pick<SubmitOptions, "mode" | "otherwise" | "to">
 ): string | undefined => {
   if (to === undefined) return undefined
-  if (mode === "next") return "to needs the mode \"steer\" or \"follow\": it names a run under way"
-  return otherwise === "next" ? "otherwise is \"refuse\" for a message with to: no later run gets it" : undefined
+  if (mode === "next") return "mode must be \"steer\" or \"follow\" with to: the message goes to a run under way"
+  return otherwise === "next" ? "otherwise must be \"refuse\" with to: no later run gets the message" : undefined
 }
 
 /**
