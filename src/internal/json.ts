@@ -1,7 +1,6 @@
 /**
- * JSON as it crosses the borders of a run. Model output is hostile input, so parsing drops `__proto__` members; values
- * that were never meant to be JSON (errors, handler results) are rendered without throwing, and without the secrets
- * that errors carry along.
+ * JSON at the borders of a run. Model output is hostile input, so parsing drops `__proto__` members. Values never meant
+ * as JSON (errors, handler results) are rendered without throwing, and without the secrets carried by errors.
  */
 import * as Effect from "effect/Effect"
 import * as Inspectable from "effect/Inspectable"
@@ -11,15 +10,15 @@ import * as SchemaGetter from "effect/SchemaGetter"
 
 export type JsonObject = Readonly<Record<string, unknown>>
 
-/** No members. Most messages have no metadata, and a thread is made of many. */
+/** No members. Most messages have no metadata, and a thread has many messages. */
 export const none: JsonObject = Object.freeze({})
 
-/** `__proto__` in any spelling that JSON allows: each of its letters may be escaped. */
+/** `__proto__` in any JSON spelling: each letter may be escaped. */
 const suspicious = /__proto__|\\u00/i
 
 const isContainer = (value: unknown): value is object => typeof value === "object" && value !== null
 
-/** The objects and lists in those of one level, each once: parsed data share nothing, but other data may. */
+/** Returns the objects and lists one level below, each once: parsed data share nothing, but other data may. */
 const below = (level: Iterable<object>): Set<object> => {
   const found = new Set<object>()
   for (const container of level) {
@@ -31,8 +30,8 @@ const below = (level: Iterable<object>): Set<object> => {
 }
 
 /**
- * Returns `true` if objects and lists nest deeper in a value than so many levels, itself included. A cycle does. It
- * goes level by level, so that no depth overflows the stack.
+ * Returns `true` if objects and lists in a value nest deeper than `levels`, counting the value itself. A cycle counts
+ * as deeper. Walks level by level, so no depth overflows the stack.
  */
 export const isDeeper = (value: unknown, levels: number): boolean => {
   let level = new Set(isContainer(value) ? [value] : [])
@@ -43,7 +42,7 @@ export const isDeeper = (value: unknown, levels: number): boolean => {
   return false
 }
 
-/** Parsed data without its `__proto__` members, and, below so many levels, without its objects and lists. */
+/** Removes `__proto__` members from parsed data, and objects and lists below `levels`. */
 const cleared = (parsed: unknown, levels: number): unknown => {
   let level = new Set(isContainer(parsed) ? [parsed] : [])
   for (let depth = 1; level.size > 0; depth++) {
@@ -58,8 +57,8 @@ const cleared = (parsed: unknown, levels: number): unknown => {
 }
 
 /**
- * The start and the end of each name with an escape in a text of JSON, quotes included. A pattern that fits a whole
- * string overflows the stack of V8 where the string has millions of escapes.
+ * Returns the start and end of each escaped name in a JSON text, including quotes. A pattern matching whole strings
+ * would overflow V8's stack on a string with millions of escapes.
  */
 const escapedNames = (text: string): ReadonlyArray<readonly [start: number, end: number]> => {
   const found: Array<readonly [start: number, end: number]> = []
@@ -79,7 +78,7 @@ const escapedNames = (text: string): ReadonlyArray<readonly [start: number, end:
   return found
 }
 
-/** Gives the members of parsed data the names that stand for theirs, in the same order. */
+/** Replaces placeholder names in parsed data by the original names, in the same order. */
 const renamed = (parsed: unknown, names: ReadonlyMap<string, string>): unknown => {
   const root = [parsed]
   for (let level = new Set<object>([root]); level.size > 0; level = below(level)) {
@@ -94,12 +93,12 @@ const renamed = (parsed: unknown, names: ReadonlyMap<string, string>): unknown =
 }
 
 /**
- * Parses a text of JSON. V8 13.6 (Node 24) reads a name with an escape, such as `"\u00fc"`, as the text of its escape
- * (`"\\"`) where any JSON of the process had a member of that name behind the same members: one hostile reply would
- * change the arguments of later calls. Other names stand for such names while the text is parsed.
+ * Parses a JSON text. V8 13.6 (Node 24) reads an escaped name such as `"\u00fc"` as its escape text (`"\\"`) if any
+ * JSON in the process had a member with that name after the same members: one hostile reply would change the arguments
+ * of later calls. Placeholders replace such names during parsing.
  */
 const parseNames = (text: string): unknown => {
-  // Refuses what is no JSON, whose strings cannot be found.
+  // Refuses invalid JSON, whose strings cannot be located.
   const parsed: unknown = JSON.parse(text)
   const escaped = escapedNames(text)
   if (escaped.length === 0) return parsed
@@ -117,7 +116,7 @@ const parseNames = (text: string): unknown => {
   return renamed(JSON.parse(plain + text.slice(done)), names)
 }
 
-/** Parses without a reviver of `JSON.parse`, which overflows the stack where the data are deep. */
+/** Parses without a `JSON.parse` reviver, which overflows the stack on deep data. */
 const parseUnsafe = (text: string, levels: number): unknown => {
   const parsed = parseNames(text)
   return suspicious.test(text) || text.length > 2 * levels ? cleared(parsed, levels) : parsed
@@ -125,23 +124,23 @@ const parseUnsafe = (text: string, levels: number): unknown => {
 
 export const parse = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, Infinity))
 
-/** The deepest that values are kept and written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
+/** Deepest level kept and written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
 const deepest = 512
 
-/** Parses what a provider sent. Data that nest deeper than anything means are cut off. */
+/** Parses provider data. Data nested deeper than anything meaningful is cut off. */
 export const parseWire = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, deepest))
 
-/** Escapes what databases and URIs refuse in a text, as JSON does: a zero, and a lone surrogate. */
+/** Escapes characters refused by databases and URIs, as JSON does: zero, and lone surrogates. */
 export const escaped = (text: string): string => JSON.stringify(text).slice(1, -1)
 
-/** Returns the text that was escaped. */
+/** Returns the original of an escaped text. */
 export const unescaped = (text: string): string => String(JSON.parse(`"${text}"`))
 
 export const isObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value)
 
-// Halves of surrogate pairs, which UTF-8 cannot write, and which providers refuse a whole conversation for. A half may
-// be the beginning of a pair whose other half comes with the next delta, so that only whole texts are looked at.
+// Lone surrogates: UTF-8 cannot write them, and providers refuse a whole conversation because of one surrogate. A lone
+// surrogate may be the first half of a pair continued in the next delta, so only whole texts are checked.
 
 const hasHalves = (value: unknown, depth: number): boolean => {
   if (typeof value === "string") return !value.isWellFormed()
@@ -156,14 +155,16 @@ const withoutHalves = (value: unknown, depth: number): unknown => {
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, withoutHalves(member, depth + 1)]))
 }
 
-/** The same text, or data with the same texts, in which U+FFFD stands for each half of a surrogate pair. */
+/** Returns the same text, or data with the same texts, with U+FFFD for each lone surrogate. */
 export const wellFormed = <A>(value: A): A => hasHalves(value, 0) ? withoutHalves(value, 0) as A : value
 
-/** Escapes of JSON of which a half may be one: a pair, which is whole, a half, and any other that might hide one. */
+/**
+ * JSON escapes relevant to lone surrogates: a whole pair, a lone one, and any other escape that might hide a surrogate.
+ */
 const escapes = /\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|\\u[dD][89a-fA-F][\da-fA-F]{2}|\\[^u]/g
 const halfLength = "\\ud800".length
 
-/** The same for a text of JSON, where a half is an escape as well. */
+/** Does the same for a JSON text, where a surrogate may be an escape. */
 export const wellFormedJson = (json: string): string =>
   /\\u[dD]/.test(json)
     ? json.toWellFormed().replace(escapes, (found) => found.length === halfLength ? "\ufffd" : found)
@@ -171,7 +172,7 @@ export const wellFormedJson = (json: string): string =>
 
 const isWord = (value: unknown): value is string => typeof value === "string" && /^[\w./-]{1,64}$/.test(value)
 
-/** Returns the name of an error and its reason, which are a program's own words, without what was written into it. */
+/** Returns an error's name and reason, which are a program's own words, without any interpolated text. */
 export const nameOf = (error: unknown): string => {
   if (!isObject(error)) return typeof error
   const { _tag, name, reason } = error
@@ -187,12 +188,12 @@ const isPlain = (value: unknown): value is object => {
 }
 
 /**
- * The same data in objects and lists of its own. What is neither, such as a date, is kept as it is. It takes any depth,
- * and cycles.
+ * Copies data into its own objects and lists. Other objects, such as dates, are kept unchanged. Handles any depth, and
+ * cycles.
  */
 export const copy = <A>(value: A): A => {
   if (!isPlain(value)) return value
-  // Most arguments are such values.
+  // Most arguments are flat.
   if (!Object.values(value).some(isPlain)) return (Array.isArray(value) ? value.slice() : { ...value }) as A
   const copies = new Map<object, object>()
   const begun: Array<readonly [from: object, to: object]> = []
@@ -214,49 +215,45 @@ export const copy = <A>(value: A): A => {
   return root as A
 }
 
-/** A member that is called `__proto__` is a member like any other. */
+/** Sets an own member, even one called `__proto__`. */
 const setOwn = (object: Record<string, unknown>, key: string, value: unknown): void => {
   if (key !== "__proto__") object[key] = value
   else Object.defineProperty(object, key, { value, enumerable: true, configurable: true, writable: true })
 }
 
-// The secrets of an error are in the request that it failed on, which it carries along, and in the URLs that its texts
-// quote.
+// An error's secrets are in the failed request carried along, and in URLs quoted by its texts.
 
-/**
- * The members that hold headers and keys where they are objects. A schema may write a text for one, such as its name.
- */
+/** Members holding headers and keys, if they are objects. A schema may write a text instead, such as a name. */
 export const exchanges: ReadonlySet<string> = new Set(["request", "response"])
 
-/** The members that are shown of a request or a response which stands under another name. */
+/** Members shown for a request or response under another name. */
 export const exchangeMembers = ["method", "url", "status", "statusText"] as const
 
 /**
- * Returns `true` if an object is a request or a response, of any library: it has headers, and a member that goes with
- * them.
+ * Returns `true` if an object is a request or response, from any library: it has headers, and another typical member.
  */
 export const isExchange = (value: object): boolean =>
   !Array.isArray(value) && "headers" in value && exchangeMembers.some((key) => key in value)
 
 const credential = /^(proxy-)?authorization$|^(set-)?cookie$|^(x-)?(\w+-)?api[-_]?key$|^x-[\w-]*(token|secret)$/i
 
-/** Returns `true` if a member has the name of a header that lets its bearer in. */
+/** Returns `true` for the name of a credential header. */
 export const isCredential = (name: string): boolean => name.length <= 64 && credential.test(name)
 
 /**
- * A parameter of a query. Names are bounded, since they are foreign text: the time must not grow with the square of its
+ * A query parameter. Names are bounded, since they are foreign text: the time must not grow with the square of its
  * length.
  */
 const parameter = /([?&])([^=&\s#?]{1,64})=([^&\s#"'<>)]*)/g
 const userInfo = /([a-z]{2,12}:\/\/)[^/\s@?#]{1,256}@/gi
 const secret = /key$|token|secret|sig(nature)?$|pass(wd|word)?$|pwd$|^auth$|authorization|credential|session|jwt/i
 
-/** The beginning of a URL that a cut ends, which may be that of a password: the `@` behind it is missing. */
+/** Start of a URL ending at a cut, possibly inside a password: its `@` is missing. */
 const cutUserInfo = /[a-z]{2,12}:\/\/[^/\s@?#]{0,256}$/i
 
 /**
- * Does the same as `withoutSecrets` to the beginning of a text: at least `most` UTF-16 code units, where nothing is
- * taken out. A secret at the end is not shown in part, however much shorter the text before it becomes.
+ * Applies `withoutSecrets` to the beginning of a text: at least `most` UTF-16 code units, if nothing is removed. A
+ * secret at the end is never shown in part, however much shorter the text becomes.
  */
 export const beginningWithoutSecrets = (text: string, isAll: boolean, most: number): string => {
   const end = most + 512
@@ -266,8 +263,8 @@ export const beginningWithoutSecrets = (text: string, isAll: boolean, most: numb
 }
 
 /**
- * Takes known secrets out of a text: longer ones first, since a shorter one may be the beginning of another. Where the
- * text was cut before, a part of one at that end goes, too.
+ * Removes known secrets from a text, longest first, since a shorter secret may be the beginning of another. At an end
+ * where the text was cut before, a partial secret is removed, too.
  */
 export const withoutKnown = (
   text: string,
@@ -288,7 +285,7 @@ export const withoutKnown = (
   return known.reduce((clean, secret) => clean.replaceAll(secret, mark), whole)
 }
 
-/** Takes keys and passwords out of the URLs in a text; out of those of a request that failed, every parameter. */
+/** Removes keys and passwords from URLs in a text; with `isAll`, as for a failed request, every query parameter. */
 export const withoutSecrets = (text: string, isAll: boolean): string =>
   text.includes("=") || text.includes("@")
     ? text.replace(userInfo, "$1").replace(
@@ -297,17 +294,20 @@ export const withoutSecrets = (text: string, isAll: boolean): string =>
     )
     : text
 
-/** Renders a value. Throws where a getter, a `toJSON` or a `toString` does, which is foreign code. */
+/** Renders a value. Throws if a getter, a `toJSON` or a `toString` throws, which is foreign code. */
 const rendered = (value: unknown): string => {
   if (value instanceof Error) return String(value.message)
   return typeof value === "object" && value !== null ? Inspectable.toStringUnknown(value, 0) : String(value)
 }
 
-/** A text for any value: strings as they are, errors by their message, the rest as readable JSON. Total. */
+/**
+ * Returns text for any value: strings unchanged, errors by their message, everything else as readable JSON. Never
+ * throws.
+ */
 export const render = (value: unknown): string =>
   Result.getOrElse(Result.try(() => rendered(value)), () => "[Unreadable]")
 
-/** The own fields of an error. What it failed on is none of them, nor is a key in a URL. */
+/** Returns an error's own fields, except its failed request and keys in URLs. */
 const ownFields = (error: Error): Record<string, unknown> => {
   const isExchange = "request" in error || "response" in error
   const entries = Object.entries(error).filter(([key, value]) => !(exchanges.has(key) && typeof value === "object"))
@@ -316,7 +316,7 @@ const ownFields = (error: Error): Record<string, unknown> => {
   )
 }
 
-/** Returns the fields of an `Error` as data that is kept: its own, and the name and message that JSON would lose. */
+/** Returns an `Error`'s fields as data to keep: its own, and the name and message JSON would lose. */
 const errorFields = (error: Error): Record<string, unknown> => ({
   ...("_tag" in error ? {} : { name: error.name }),
   ...ownFields(error),
@@ -324,13 +324,12 @@ const errorFields = (error: Error): Record<string, unknown> => ({
   ...(error.cause === undefined ? {} : { cause: error.cause })
 })
 
-// Values as JSON. One walker writes them all: events, failures and values that are kept differ in how they view an
-// object.
+// Values as JSON. One walker writes all values: events, failures and kept values differ in their view of an object.
 
 /**
- * The room that a value is written into, in characters. A value that stands in many places is written in each of them,
- * and a text has to fit into one string with all of its escapes. Each value costs some characters beside those of its
- * text, so that the number of values is bounded, too.
+ * Space for writing a value, in characters. A value occurring in many places is written in each, and a text must fit
+ * into one string with all escapes. Each value also costs some characters besides its text, which bounds the number of
+ * values, too.
  */
 export class Room {
   protected left: number
@@ -345,41 +344,41 @@ export class Room {
     return this.left <= 0
   }
 
-  /** Takes what a value costs without its texts and members. Returns whether there was room for it. */
+  /** Takes a value's cost without its texts and members. Returns whether there was enough room. */
   enter(_value: unknown): boolean {
     const hasRoom = !this.isSpent
     this.left -= this.price
     return hasRoom
   }
 
-  /** Takes the room of a text. Returns as much of it as may be written. */
+  /** Takes the room for a text. Returns the part that may be written. */
   text(text: string): string | undefined {
     if (text.length > this.left) return undefined
     this.left -= text.length
     return text
   }
 
-  /** Takes the room of the name of a member. */
+  /** Takes the room for a member name. */
   name(name: string): string | undefined {
     return this.text(name)
   }
 }
 
-/** Texts for what cannot be written. */
+/** Texts standing for unwritable values. */
 type Marks = Readonly<Record<"circular" | "tooDeep" | "truncated" | "unreadable", string>>
 
-/** The form in which an object is written: another value, or members. Those that are `undefined` are left out. */
+/** An object's written form: another value, or members. `undefined` members are left out. */
 export type View = { readonly instead: unknown } | {
   readonly members: Iterable<readonly [name: string, value: unknown]>
 }
 
-/** The rules by which values are written. */
+/** Rules for writing values. */
 export interface Writing {
-  /** Looks at an object that is no list. It may throw: a getter, a `toJSON` and a proxy are foreign code. */
+  /** Views an object other than a list. It may throw: getters, `toJSON` and proxies are foreign code. */
   readonly view: (value: object) => View
-  /** Stand for what cannot be written. Without them it is left out, and so are symbols and functions. */
+  /** Placeholders for unwritable values. Without marks these are left out, and so are symbols and functions. */
   readonly marks?: Marks
-  /** Gives the room of a member of an object that is written without one. */
+  /** Returns the room for a member of an object written without room. */
   readonly roomOf?: (name: string, depth: number) => Room | undefined
 }
 
@@ -429,7 +428,7 @@ class Walker {
     return Result.getOrElse(json, () => marks?.unreadable)
   }
 
-  /** Goes by the indices: an iterator may have no end, and a hole is `null`. */
+  /** Walks by index: an iterator may be endless, and a hole becomes `null`. */
   private list(items: ReadonlyArray<unknown>, room: Room | undefined): Schema.Json {
     const { marks } = this.writing
     const json: Array<Schema.Json> = []
@@ -457,7 +456,10 @@ class Walker {
   }
 }
 
-/** A value as JSON, or nothing where none of it may be written. Total: what throws when it is read is not written. */
+/**
+ * Writes a value as JSON, or returns `undefined` if nothing may be written. Never throws: members that throw when read
+ * are not written.
+ */
 export const write = (value: unknown, writing: Writing, room?: Room): Schema.Json | undefined =>
   new Walker(writing).write(value, room)
 
@@ -470,10 +472,10 @@ const keeping: Writing = {
   marks: { circular: "[Circular]", tooDeep: "[Too deep]", truncated: "[Truncated]", unreadable: "[Unreadable]" }
 }
 
-/** Any value as JSON. Total: cycles, functions, errors and what throws when it is read are rendered. */
+/** Converts any value to JSON. Never throws: cycles, functions, errors and throwing members are rendered. */
 export const toJson = (value: unknown): Schema.Json => write(value, keeping, new Room()) ?? null
 
-/** Returns a value with the members of its objects in one order, for a hash or a signature. */
+/** Sorts object members, for a hash or a signature. */
 export const ordered = (value: unknown): unknown => {
   if (Array.isArray(value)) return value.map(ordered)
   if (typeof value !== "object" || value === null) return value
@@ -481,12 +483,12 @@ export const ordered = (value: unknown): unknown => {
   return Object.fromEntries(members.map(([name, member]) => [name, ordered(member)]))
 }
 
-/** Returns the text of a value that does not depend on the order of object members. */
+/** Returns a text for a value, independent of member order. */
 export const canonical = (value: unknown): string => JSON.stringify(ordered(toJson(value)))
 
 const utf8 = new TextEncoder()
 
-/** Returns the SHA-256 of a value. The order of the members of its objects does not count. */
+/** Returns a value's SHA-256, independent of member order. */
 export const digest = (value: unknown): Effect.Effect<string> =>
   Effect.map(
     Effect.promise(() => crypto.subtle.digest("SHA-256", utf8.encode(JSON.stringify(ordered(value))))),
@@ -503,16 +505,16 @@ const hasSameMembers = (one: unknown, other: unknown, depth: number): boolean =>
 }
 
 /**
- * Returns `true` if two values hold the same data. Data that they share is not gone through. Total: a value that is not
- * plain, such as a date, or that cannot be read is the same as itself only.
+ * Returns `true` if two values hold the same data. Shared data is not walked. Never throws: a non-plain value, such as
+ * a date, or an unreadable value equals only itself.
  */
 export const isSame = (one: unknown, other: unknown): boolean =>
   Result.getOrElse(Result.try(() => hasSameMembers(one, other, 0)), () => false)
 
 /**
- * A value that the caller or a provider chose. It is kept as it is in memory, becomes JSON when it is encoded and
- * comes back as plain data. `Schema.Defect` is not used: it writes the keys in URLs and the headers of a request, drops
- * the fields of an error, fails on a long chain of causes, and decodes any data with a `message` as an `Error`.
+ * A value chosen by the caller or a provider. In memory it stays unchanged; encoding makes it JSON, and decoding yields
+ * plain data. `Schema.Defect` is not used: it writes keys in URLs and request headers, drops error fields, fails on
+ * long cause chains, and decodes any data with a `message` as an `Error`.
  */
 export const Opaque: Schema.Codec<unknown, Schema.Json> = Schema.Json.pipe(
   Schema.decodeTo(Schema.Unknown, {
@@ -521,25 +523,25 @@ export const Opaque: Schema.Codec<unknown, Schema.Json> = Schema.Json.pipe(
   })
 )
 
-/** The data that a caller attaches to a value of ours. */
+/** Caller data attached to a value of ours. */
 export const Metadata = Schema.Record(Schema.String, Opaque).pipe(
   Schema.withDecodingDefaultKey(Effect.succeed({}), { encodingStrategy: "passthrough" })
 )
 
-// The error classes of this package. A value is kept as its fields; what a resumed run reports is an instance again, as
-// it was in the run that was not interrupted.
+// Error classes of this package. A value is kept as its fields; a resumed run reports an instance again, like the
+// uninterrupted run.
 
 type Read = (json: unknown) => Result.Result<unknown, unknown>
 
-/** The readers by the tags of the classes. Only loaded modules are among them. */
+/** Readers by class tag, for loaded modules only. */
 const readers = new Map<unknown, Read>()
 
-/** Adds a class, whose tag no other class of the package has. */
+/** Adds a class under a tag unique within the package. */
 export const addError = (tag: string, error: Schema.Codec<unknown, unknown>): void => {
   readers.set(tag, Schema.decodeUnknownResult(Schema.toCodecJson(error)))
 }
 
-/** Returns the error that a value was recorded from, and any other value as it is. An error has a `message`. */
+/** Returns the error a value was recorded from, or the value itself. Errors have a `message`. */
 const revived = (value: unknown): unknown => {
   if (!isObject(value) || value instanceof Error || typeof value["message"] !== "string") return value
   const read = readers.get(value["_tag"])
@@ -548,12 +550,12 @@ const revived = (value: unknown): unknown => {
   const error = Result.getOrUndefined(read(fields))
   if (!(error instanceof Error)) return value
   const cause = revived(error.cause)
-  // The schema of a cause is JSON, which an instance is not.
+  // A cause's schema is JSON, which excludes instances.
   if (cause !== error.cause) Object.defineProperty(error, "cause", { value: cause, configurable: true, writable: true })
   return error
 }
 
-/** Returns data with the error under a name as it was recorded from. */
+/** Returns data with the error under a name restored. */
 export const withError = <A extends object>(data: A, name: string): A => {
   const value: unknown = Object.hasOwn(data, name) ? Reflect.get(data, name) : undefined
   const error = revived(value)

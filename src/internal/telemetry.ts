@@ -1,8 +1,8 @@
 /**
- * Spans, metrics and content of runs, by OpenTelemetry's conventions for generative AI. A run is observed if there is a
- * tracer, a span around it, or a listener (`heddle/telemetry`); any other run makes nothing here: spans cost more than
- * the steps they describe. Attributes name things and never carry arguments, results, prompts or keys: those are facts
- * that an operation holds for its listener, which decides whether to write them.
+ * Spans, metrics and content of runs, following OpenTelemetry's conventions for generative AI. A run is observed if
+ * there is a tracer, an enclosing span, or a listener (`heddle/telemetry`). Other runs create nothing here: spans cost
+ * more than the steps they describe. Attributes name things and never carry arguments, results, prompts or keys: an
+ * operation holds these facts for its listener, which decides whether to write them.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -18,10 +18,10 @@ import type * as Message from "../Message.ts"
 import type * as Response from "../Response.ts"
 import * as Json from "./json.ts"
 
-/** The version of this package, on the span of each run. */
+/** Package version, on each run's span. */
 export const version = "0.1.0"
 
-/** The names of all attributes and events on Heddle's spans. */
+/** Names of all attributes and events on Heddle's spans. */
 export const names = {
   operation: "gen_ai.operation.name",
   provider: "gen_ai.provider.name",
@@ -80,21 +80,21 @@ export type Attributes = Readonly<Record<string, unknown>>
 
 type Kind = "invoke_agent" | "step" | "inference" | "execute_tool"
 
-/** The data of a run that a listener may write. */
+/** Data about a run, which a listener may write. */
 export interface RunFacts {
   readonly kind: "invoke_agent"
-  /** Numbers of its model calls and of its tool calls. */
+  /** Number of model calls and of tool calls. */
   inferenceCalls: number
   toolCalls: number
   readonly system: string | undefined
-  /** The messages that the run began with. */
+  /** The run's initial messages. */
   readonly input: ReadonlyArray<Message.Message>
   readonly tools: ReadonlyArray<Definition>
-  /** The reply that the run ended with. */
+  /** The run's last reply. */
   response: Response.Response | null | undefined
 }
 
-/** The data of a model call that a listener may write. */
+/** Model call data a listener may write. */
 export interface InferenceFacts {
   readonly kind: "inference"
   readonly request: () => {
@@ -104,11 +104,11 @@ export interface InferenceFacts {
   response: Response.Response | undefined
 }
 
-/** The data of a tool call that a listener may write. */
+/** Tool call data a listener may write. */
 export interface ToolFacts {
   readonly kind: "execute_tool"
   readonly call: Message.ToolCall
-  /** The outcome of the handler, or the content of the answer of a call that did not run. */
+  /** Handler outcome, or the answer content of a call that did not run. */
   result: unknown
 }
 
@@ -120,44 +120,44 @@ interface Definition {
 
 export type Facts = RunFacts | InferenceFacts | ToolFacts | { readonly kind: "step" }
 
-/** The part of `heddle/telemetry` that the core knows. */
+/** The core's view of `heddle/telemetry`. */
 export interface Listener {
-  /** The calls that have spans. */
+  /** Calls with spans. */
   readonly toolSpans: "all" | "failed" | "none"
-  /** Tells whether a viewer adds up the usage of all spans: that of a run then has none. */
+  /** `true` if a viewer adds up the usage of all spans: a run's span then has no usage. */
   readonly addsUp?: boolean
-  /** Notes the time, in seconds, between two chunks of a reply. */
+  /** Notes the time between two chunks of a reply, in seconds. */
   readonly chunk: (operation: Operation, seconds: number) => void
-  /** Notes the end of an operation, and adds attributes to its span, which ends after that. */
+  /** Notes the end of an operation and adds attributes to its span, which ends afterwards. */
   readonly ended: (operation: Operation) => void
 }
 
-/** The listener of the runs of this code. There is none without `heddle/telemetry`. */
+/** Listener for this code's runs. `undefined` without `heddle/telemetry`. */
 export const CurrentListener: Context.Reference<Listener | undefined> = Context.Reference<Listener | undefined>(
   "heddle/internal/TelemetryListener",
   { defaultValue: () => undefined }
 )
 
-/** The span of the run whose steps this code runs in. Handlers do not see it. */
+/** Span of the run whose steps this code runs in. Hidden from handlers. */
 const CurrentRun: Context.Reference<Run | undefined> = Context.Reference<Run | undefined>(
   "heddle/internal/RunSpan",
   { defaultValue: () => undefined }
 )
 
-/** The operation of the call whose handler this code runs in. */
+/** Operation of the call whose handler this code runs in. */
 const CurrentCall: Context.Reference<Operation | undefined> = Context.Reference<Operation | undefined>(
   "heddle/internal/CallSpan",
   { defaultValue: () => undefined }
 )
 
-/** The services that spans are made with, where a run is observed. */
+/** Services for making spans, if a run is observed. */
 export interface Tracing {
   readonly context: Context.Context<never>
   readonly listener: Listener | undefined
   readonly run: Run | undefined
 }
 
-/** Returns what spans are made with, or `undefined` if nothing observes the run. */
+/** Returns the services for making spans, or `undefined` if nothing observes the run. */
 export const tracing = <R>(services: Context.Context<R>): Tracing | undefined => {
   const context = services as Context.Context<never>
   const listener = Context.get(context, CurrentListener)
@@ -167,18 +167,18 @@ export const tracing = <R>(services: Context.Context<R>): Tracing | undefined =>
   return isObserved ? { context, listener, run: Context.get(context, CurrentRun) } : undefined
 }
 
-/** Adds attributes to the span of the call whose handler runs this, whatever spans the handler has opened within. */
+/** Adds attributes to the span of the call whose handler runs this, regardless of spans opened within. */
 export const annotateCall = (attributes: Attributes): Effect.Effect<void> =>
   Effect.map(CurrentCall, (call) => call?.set(attributes))
 
-/** The value of an attribute for any text that is not one of those that are known. */
+/** Attribute value for any text outside the known values. */
 export const other = "_OTHER"
 
-/** Returns an id or a name that a provider or a model gave, if it is one word, and nothing of any other text. */
+/** Returns an id or a name from a provider or a model if it is one word, otherwise `undefined`. */
 const wordOf = (text: string | null | undefined): string | undefined =>
   typeof text === "string" && /^[!-~]{1,256}$/.test(text) ? text : undefined
 
-/** The attribute of the id of a call, where it is a word. */
+/** Returns the call id attribute, if the id is one word. */
 export const callId = (id: string): Record<string, string> => {
   const word = wordOf(id)
   return word === undefined ? {} : { [names.toolCall]: word }
@@ -186,9 +186,7 @@ export const callId = (id: string): Record<string, string> => {
 
 const ours: ReadonlySet<unknown> = new Set(["AdapterError", "ToolError", "EngineError", "ValidationError"])
 
-/**
- * Returns the code of an error: the reason of one of Heddle's own, else the name of its class, and nothing of its text.
- */
+/** Returns an error's code: the reason of Heddle's own errors, otherwise the class name, and never its text. */
 const codeOf = (error: unknown): string => {
   if (!Json.isObject(error)) return other
   const { _tag, name, reason } = error
@@ -197,10 +195,10 @@ const codeOf = (error: unknown): string => {
   return own === "Error" ? other : own
 }
 
-/** Returns the tag of an outcome as attributes write it: `AskUser` as `ask_user`. */
+/** Returns an outcome tag in attribute style: `AskUser` as `ask_user`. */
 const outcomeName = (tag: string): string => tag.replace(/\B[A-Z]/g, (letter) => `_${letter}`).toLowerCase()
 
-/** The end of an operation. A code is that of a failure; an operation that was cut has neither failed nor succeeded. */
+/** End of an operation. `code` marks a failure; a cut operation has neither failed nor succeeded. */
 interface Ending {
   readonly code?: string | undefined
   readonly outcome?: string | undefined
@@ -215,17 +213,17 @@ interface Plan {
   readonly spanKind?: Tracer.SpanKind
   readonly attributes: Attributes
   readonly links?: ReadonlyArray<Tracer.SpanLink>
-  /** Tells whether the span is made at the end, if the operation has failed, or never. */
+  /** Span creation: at the start for `"all"`, at the end for `"failed"` and only on failure, never for `"none"`. */
   readonly made?: Listener["toolSpans"] | undefined
 }
 
-/** Tells a tracer or a listener something. A run does not depend on them: an error that they throw is lost. */
+/** Calls a tracer or a listener. Runs do not depend on these: their errors are dropped. */
 const told = (tell: () => void): void => void Result.try(tell)
 
-/** The number of events that a span is given, as OpenTelemetry limits it by default. */
+/** Most events per span, OpenTelemetry's default limit. */
 const mostEvents = 128
 
-/** One operation of a run, with its span. It ends once. */
+/** One operation with its span. It ends once. */
 export class Operation<F extends Facts = Facts> {
   readonly facts: F
   readonly tracing: Tracing
@@ -235,7 +233,7 @@ export class Operation<F extends Facts = Facts> {
   span: Tracer.Span | undefined
   private readonly plan: Plan
   private readonly clock: Clock.Clock
-  /** The attributes so far. */
+  /** Attributes so far. */
   readonly attributes: Record<string, unknown> = {}
   private eventCount = 0
   private readonly events: Array<readonly [name: string, at: bigint, attributes: Record<string, unknown>]> = []
@@ -254,12 +252,12 @@ export class Operation<F extends Facts = Facts> {
     return this.facts.kind
   }
 
-  /** The duration, in seconds, of an operation that has ended. */
+  /** Duration in seconds, once ended. */
   get seconds(): number {
     return Number((this.endedAt ?? this.startedAt) - this.startedAt) / 1e9
   }
 
-  /** Opens the span, by the same clock that measures the operation: its start may have passed. */
+  /** Opens the span on the operation's own clock: its start may have passed. */
   private open(): void {
     const { attributes, clock, plan: { links, name, spanKind = "internal" }, startedAt, tracing: { context } } = this
     const atStart = Object.create(clock, { currentTimeNanosUnsafe: { value: () => startedAt } }) as Clock.Clock
@@ -270,7 +268,7 @@ export class Operation<F extends Facts = Facts> {
     })
   }
 
-  /** Adds attributes. A value that is `undefined` or `null` is none. */
+  /** Adds attributes, skipping `undefined` and `null`. */
   set(attributes: Attributes): void {
     for (const [name, value] of Object.entries(attributes)) {
       if (value === undefined || value === null) continue
@@ -279,7 +277,7 @@ export class Operation<F extends Facts = Facts> {
     }
   }
 
-  /** Adds an event that happens now, unless there are too many: a call may be tried again without end. */
+  /** Adds an event happening now, up to a limit: a call may be retried endlessly. */
   event(name: string, attributes: Record<string, unknown>): void {
     if (this.eventCount++ >= mostEvents) return
     const at = this.clock.currentTimeNanosUnsafe()
@@ -288,7 +286,7 @@ export class Operation<F extends Facts = Facts> {
     else told(() => span.event(name, at, attributes))
   }
 
-  /** Ends the operation, unless it has ended. */
+  /** Ends the operation, unless it has already ended. */
   end(ending: Ending, endedAt = this.clock.currentTimeNanosUnsafe()): void {
     if (this.endedAt !== undefined) return
     const { plan: { made }, tracing: { context, listener } } = this
@@ -303,13 +301,13 @@ export class Operation<F extends Facts = Facts> {
     told(() => this.span?.end(Context.get(context, References.TracerTimingEnabled) ? endedAt : 0n, exitOf(ending)))
   }
 
-  /** Puts an effect under the span. */
+  /** Runs an effect under the span. */
   over<A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
     const { span } = this
     return span === undefined ? effect : Effect.withParentSpan(effect, span) as Effect.Effect<A, E, R>
   }
 
-  /** Returns what the spans within are made with. */
+  /** Returns the services for nested spans. */
   within(run = this.tracing.run): Tracing {
     const { span, tracing: { context, listener } } = this
     return { context: span === undefined ? context : Context.add(context, Tracer.ParentSpan, span), listener, run }
@@ -329,7 +327,7 @@ const tokens = (usage: Response.Usage | null | undefined): Attributes =>
 const finishReasons = ({ finishReason }: Response.Response): Attributes =>
   finishReason === null ? {} : { [names.finishReasons]: [finishReason] }
 
-/** The options of a request that spans name. */
+/** Request options named by spans. */
 interface Sampling {
   readonly model?: string | undefined
   readonly temperature?: number | undefined
@@ -338,27 +336,27 @@ interface Sampling {
   readonly options?: Readonly<Record<string, unknown>>
 }
 
-/** The facts about an adapter that spans name. Public as part of `Adapter.Service`. */
+/** Adapter facts named by spans. Public as part of `Adapter.Service`. */
 export interface Described {
   /**
-   * The name of the provider, as OpenTelemetry spells it: `openai`, `anthropic`, `gcp.gemini`. Spans and metrics have
-   * it. `_OTHER` by default.
+   * Provider name in OpenTelemetry's spelling: `openai`, `anthropic`, `gcp.gemini`. Used in spans and metrics. Defaults
+   * to `_OTHER`.
    */
   readonly provider?: string
-  /** The model of requests that name none, for spans and metrics. They name none by default. */
+  /** Model for requests without a model name, in spans and metrics. Left out by default. */
   readonly model?: string
-  /** The operation in the names of spans. `"chat"` by default. */
+  /** Operation in span names. Defaults to `"chat"`. */
   readonly operation?: "chat" | "generate_content"
-  /** The server that requests are sent to, for spans and metrics. They name none by default. */
+  /** Server receiving the requests, for spans and metrics. Left out by default. */
   readonly server?: {
-    /** The name of the host, without a path or a query. */
+    /** Host name, without a path or a query. */
     readonly address: string
-    /** The port. The protocol's own by default. */
+    /** Port. Defaults to the protocol's own. */
     readonly port?: number
   }
 }
 
-/** Returns a number or a text of a provider's own option, by any of its names. */
+/** Returns a number or text from a provider's own option, under any of its names. */
 const ownOption = (options: Attributes, ...keys: ReadonlyArray<string>): unknown =>
   keys.map((key) => options[key]).find((value) => typeof value === "number" || typeof value === "string")
 
@@ -390,29 +388,29 @@ const sampled = (
 // The run.
 
 /**
- * The agent that a run is, for its span and its metrics.
+ * The agent behind a run, for its span and metrics.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Agent {
-  /** The name. It stands in the name of the run's span, so let there be few. */
+  /** Agent name. It is part of the run's span name, so keep the number of names small. */
   readonly name: string
-  /** The id. None by default. */
+  /** Agent id. None by default. */
   readonly id?: string
-  /** A description. None by default. */
+  /** Agent description. None by default. */
   readonly description?: string
-  /** The version. None by default. */
+  /** Agent version. None by default. */
   readonly version?: string
 }
 
-/** The ids of a span, as a journal keeps them. */
+/** Span ids, as kept by a journal. */
 export interface SpanIds {
   readonly traceId: string
   readonly spanId: string
 }
 
-/** A run as its span describes it. */
+/** A run, as described by its span. */
 interface RunPlan {
   readonly requestId: string
   readonly sessionId: string | null
@@ -420,7 +418,7 @@ interface RunPlan {
   readonly adapter: Described | undefined
   readonly sampling: Sampling
   readonly facts: Pick<RunFacts, "system" | "input" | "tools">
-  /** The span of the run before, which this one continues. */
+  /** The previous run's span, which this run continues. */
   readonly previous?: SpanIds | undefined
 }
 
@@ -429,7 +427,7 @@ export class Run {
   readonly operation: Operation<RunFacts>
   readonly requestId: string
   readonly agent: Agent | undefined
-  /** Returns the usage of the run so far. */
+  /** Returns the run's usage so far. */
   usage: () => Response.Usage | null = () => null
   private ending: Ending | undefined
 
@@ -457,13 +455,13 @@ export class Run {
     })
   }
 
-  /** The ids of its span, for the journal. */
+  /** Span ids, for the journal. */
   get ids(): SpanIds | undefined {
     const { span } = this.operation
     return span === undefined || !span.sampled ? undefined : { traceId: span.traceId, spanId: span.spanId }
   }
 
-  /** Returns what the spans within are made with, by the services of the fiber that reads. */
+  /** Returns the services for nested spans, based on the reading fiber's services. */
   tracing<R>(services: Context.Context<R>): Tracing {
     const context = services as Context.Context<never>
     const { span, tracing: { listener } } = this.operation
@@ -474,7 +472,9 @@ export class Run {
     }
   }
 
-  /** Reads the events of a session's run under its span: those of calls of an earlier turn, and of the run itself. */
+  /**
+   * Reads the events of a session's run under its span: events of calls from an earlier turn, and of the run itself.
+   */
   reading<A, E, R>(events: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> {
     const { span } = this.operation
     const within = Stream.provideService(events, CurrentRun, this)
@@ -483,7 +483,7 @@ export class Run {
       : Stream.provideService(within, Tracer.ParentSpan, span) as Stream.Stream<A, E, R>
   }
 
-  /** Notes the outcome of the run, by its tag, and the error of one that failed. A later one counts. */
+  /** Notes the run's outcome, and the error of a failed run. The latest outcome counts. */
   came(
     outcome: { readonly _tag: string; readonly error?: unknown; readonly rule?: string; readonly status?: string },
     response: Response.Response | null
@@ -499,21 +499,21 @@ export class Run {
     this.operation.facts.response = response
   }
 
-  /** Ends the span, with the outcome, or as the scope of the run was closed: it failed, or its reader has left it. */
+  /** Ends the span with the outcome, or by how the run's scope closed: it failed, or its reader left. */
   end(exit: Exit.Exit<unknown, unknown>): void {
     const { facts, facts: { response } } = this.operation
     const isBroken = Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)
     const ending: Ending = isBroken
       ? { code: codeOf(Cause.squash(exit.cause)), outcome: "failed" }
       : this.ending ?? { isCut: true, outcome: "interrupted" }
-    // A viewer that adds up its spans would count each token twice.
+    // A viewer adding up its spans would count each token twice.
     if (this.operation.tracing.listener?.addsUp !== true) this.operation.set(tokens(this.usage()))
     if (facts.response !== undefined && response) this.operation.set(finishReasons(response))
     this.operation.end(ending)
   }
 }
 
-/** Opens the span of a run that is observed. It lasts as long as the scope. */
+/** Opens the span of an observed run. It lasts as long as the scope. */
 export const openRun = (
   tracing: Tracing | undefined,
   scope: Scope.Scope,
@@ -523,31 +523,31 @@ export const openRun = (
   return Effect.suspend(() => {
     const described = plan()
     const around = tracing.run
-    // The run of a session has its span already, around the calls of an earlier turn.
+    // A session's run already has its span, around calls from an earlier turn.
     if (around?.requestId === described.requestId) return Effect.succeed(around)
     const run = new Run(tracing, described)
     return Effect.as(Scope.addFinalizerExit(scope, (exit) => Effect.sync(() => run.end(exit))), run)
   })
 }
 
-// The step, and its model call.
+// The step and its model call.
 
-/** A model call as its span describes it. */
+/** A model call, as described by its span. */
 interface InferencePlan {
   readonly adapter: Described
   readonly sampling: Sampling
   readonly sessionId: string | null
   readonly request: InferenceFacts["request"]
-  /** Attributes that the rules add. */
+  /** Attributes added by rules. */
   readonly attributes?: Readonly<Record<string, string | number>> | undefined
 }
 
-/** The spans of a step: its own, and that of its model call, with all the times that it is asked again. */
+/** Spans of a step: its own, and its model call's, including repeated requests. */
 export class Step {
   private readonly operation: Operation
   private readonly run: Run | undefined
   private inference: Operation<InferenceFacts> | undefined
-  /** The server and the model that the open model call is asked of, and their name. */
+  /** Server and model of the open model call, and their name. */
   private of: { readonly key: string; readonly name: string } | undefined
   private brokenBy: unknown
   private retries = 0
@@ -564,11 +564,11 @@ export class Step {
     })
   }
 
-  /** Puts an effect under the span of the step. */
+  /** Runs an effect under the step's span. */
   readonly over = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
     Effect.provideService(this.operation.over(effect), CurrentRun, this.run)
 
-  /** Begins the model call, unless it has begun, and reads its reply under the span. */
+  /** Begins the model call if needed, and reads its reply under the span. */
   asked<A, E, R>(stream: Stream.Stream<A, E, R>, plan: InferencePlan): Stream.Stream<A, E, R> {
     const { provider = other, server } = plan.adapter
     const model = plan.sampling.model ?? plan.adapter.model
@@ -599,7 +599,7 @@ export class Step {
     })
   }
 
-  /** Reads a reply under the span of the model call, and measures its chunks. */
+  /** Reads a reply under the model call's span, and measures its chunks. */
   private reading<A, E, R>(
     inference: Operation<InferenceFacts>,
     stream: Stream.Stream<A, E, R>
@@ -621,13 +621,13 @@ export class Step {
     else inference.set({ [names.timeToFirstChunk]: Number(now - inference.startedAt) / 1e9 })
   }
 
-  /** Notes that the reply broke, and is asked for again. */
+  /** Notes that the reply broke and is requested again. */
   askedAgain(error: unknown): void {
     this.brokenBy = error
     this.inference?.event(names.retry, { [names.error]: codeOf(error), [names.attempt]: ++this.retries + 1 })
   }
 
-  /** Ends the model call, by its reply as far as it came. */
+  /** Ends the model call with its reply so far. */
   replied(response: Response.Response, ending: { readonly error?: unknown; readonly isCut?: boolean }): void {
     const { inference } = this
     if (inference === undefined || inference.endedAt !== undefined) return
@@ -646,7 +646,7 @@ export class Step {
     else inference.end({})
   }
 
-  /** Makes the spans of the calls of a turn that fails as a whole, since it has calls of tools that do not exist. */
+  /** Makes the call spans for a turn failing as a whole because of unknown tools. */
   refused(
     error: unknown,
     calls: ReadonlyArray<Message.ToolCall>,
@@ -664,7 +664,7 @@ export class Step {
     }
   }
 
-  /** Ends the span of the step, and that of a model call that is still open. */
+  /** Ends the step's span, and a model call's if still open. */
   end(exit: Exit.Exit<unknown, unknown>): void {
     this.inference?.end({ isCut: true, outcome: "interrupted" })
     const isBroken = Exit.isFailure(exit) && !Cause.hasInterruptsOnly(exit.cause)
@@ -675,13 +675,13 @@ export class Step {
 
 // The calls.
 
-/** The end of a call that did not run, although nothing was wrong with it. */
+/** Ending of a call that did not run, although nothing was wrong with the call. */
 export const notRun = { code: "cancelled", outcome: "not_run" } as const
 
-/** A call as its span describes it. */
+/** A call, as described by its span. */
 interface CallPlan {
   readonly call: Message.ToolCall
-  /** Tells whether the run has a tool of the call's name. A model may make up any other name, of any text. */
+  /** `true` if the run has a tool with the call's name. A model may invent any other name, with any text. */
   readonly isOffered: boolean
   readonly requestId: string
   readonly sessionId: string | null
@@ -711,14 +711,14 @@ const callPlan = (
   }
 }
 
-/** The start of a call: the time that it waited for, and the number of its first attempt here. */
+/** A call's start: its queueing time, and the number of its first attempt here. */
 interface Start {
   readonly queuedMillis: number
   readonly isEarly: boolean
   readonly attempt: number
 }
 
-/** The span of a call, from the start of its handler to the end of it. */
+/** A call's span, from its handler's start to its end. */
 export class Call {
   private readonly operation: Operation<ToolFacts>
 
@@ -736,7 +736,7 @@ export class Call {
     )
   }
 
-  /** Runs the handler under the span. The runs that it starts are runs of their own. */
+  /** Runs the handler under the span. Runs started by the handler are independent. */
   over<A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
     return this.operation.over(effect).pipe(
       Effect.provideService(CurrentCall, this.operation),
@@ -744,7 +744,7 @@ export class Call {
     )
   }
 
-  /** Notes that an attempt failed with a code, and that another one follows. */
+  /** Notes a failed attempt's code, with another attempt following. */
   retried(code: string, attempt: number): void {
     this.operation.set({ [names.attempts]: attempt })
     this.operation.event(names.retry, { [names.error]: code, [names.attempt]: attempt })
@@ -756,7 +756,7 @@ export class Call {
   }
 }
 
-/** Makes the span, of no length, of a call that did not start. */
+/** Makes a zero-length span for a call that did not start. */
 export const unstarted = (tracing: Tracing, plan: CallPlan, ending: Ending & { readonly result?: unknown }): void => {
   if (tracing.run !== undefined) tracing.run.operation.facts.toolCalls++
   const facts: ToolFacts = { kind: "execute_tool", call: plan.call, result: ending.result }
@@ -764,7 +764,7 @@ export const unstarted = (tracing: Tracing, plan: CallPlan, ending: Ending & { r
   operation.end(ending, operation.startedAt)
 }
 
-/** Adds the event of a retry to the span that this code runs under: that of a model call. */
+/** Adds a retry event to the current span: a model call's. */
 export const retried = (error: unknown, attempt: number): Effect.Effect<void> =>
   Effect.map(
     Effect.zip(Effect.serviceOption(Tracer.ParentSpan), Clock.Clock),
@@ -776,11 +776,11 @@ export const retried = (error: unknown, attempt: number): Effect.Effect<void> =>
     }
   )
 
-/** Adds attributes to the span that this code runs under. */
+/** Adds attributes to the current span. */
 export const annotate = (attributes: Record<string, unknown>): Effect.Effect<void> =>
   Effect.catchDefect(Effect.annotateCurrentSpan(attributes), () => Effect.void)
 
-/** Runs a request under a span of its own. Secrets are for the caller to keep out of it. */
+/** Runs a request under its own span. The caller keeps secrets out of the attributes. */
 export const requesting = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   name: string,
@@ -796,13 +796,13 @@ export const requesting = <A, E, R>(
 
 // Log records.
 
-/** Logs what an operator should see. A run does not depend on its loggers: one that throws changes nothing of it. */
+/** Logs a message for the operator. Runs do not depend on their loggers: a throwing logger changes nothing. */
 export const logged = (record: Effect.Effect<void>): Effect.Effect<void> =>
   Effect.catchDefect(record, () => Effect.void)
 
 /**
- * Logs a warning with the name of what broke. The words of that, which may be a user's, are logged at debug level. The
- * other attributes are the caller's.
+ * Logs a warning naming the broken code. Its error text, possibly a user's, is logged at debug level only. The caller
+ * sets the other attributes.
  */
 export const warned = (
   message: string,
