@@ -1,9 +1,9 @@
 /**
- * The rule of budgets: each request reserves on the accounts around its run, and its reply is settled on them. It comes
- * with the value of `Budget.make`, so that runs without one do not load it.
+ * The budget rule: each request reserves on all accounts around its run, and its reply settles the reservation. It
+ * comes with the value of `Budget.make`, so runs without a budget do not load it.
  *
- * A run has two rules of this name. The first one settles a reply before any other rule hears it, and the last one
- * reserves for the request that the others have made.
+ * A run has two rules of this name. The first settles a reply before any other rule hears it; the last reserves for the
+ * request made by the others.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -41,24 +41,24 @@ import * as Turns from "./turns.ts"
 
 const { rule: name } = Accounts
 
-/** A request for which a price is asked, or its reply. */
+/** A request to price, or its reply. */
 export interface Priced {
   readonly provider: string
   readonly model: string
   readonly usage: Response.Usage
 }
 
-/** The prices of models, in millionths of the currency. Public as `Pricing.Prices`. */
+/** Model prices, in millionths of the currency. Public as `Pricing.Prices`. */
 export const Prices: Context.Reference<(call: Priced) => number | undefined> = Context.Reference<
   (call: Priced) => number | undefined
 >("heddle/Pricing/Prices", { defaultValue: () => () => undefined })
 
-/** The currency of prices. Public as `Pricing.Currency`. */
+/** Currency of prices. Public as `Pricing.Currency`. */
 export const Currency: Context.Reference<string> = Context.Reference<string>("heddle/Pricing/Currency", {
   defaultValue: () => "USD"
 })
 
-/** A request as an account of the caller's own sees it. */
+/** A request, as seen by a caller's own account. */
 interface Reserved {
   readonly id: string
   readonly provider: string
@@ -66,13 +66,13 @@ interface Reserved {
   readonly amount: Accounts.Amount
 }
 
-/** An account of the caller's own. */
+/** A caller's own account. */
 interface Outside {
   readonly reserve: (reserved: Reserved) => Effect.Effect<boolean>
   readonly settle: (reserved: Reserved, spent: Accounts.Amount) => Effect.Effect<unknown>
 }
 
-/** The choices of a budget. */
+/** Budget choices. */
 export interface Choices {
   readonly onExhausted: "finalize" | "halt"
   readonly onUnpriced: "refuse" | "count-tokens"
@@ -98,9 +98,9 @@ export const usual: Choices = {
   scope: "run"
 }
 
-// The size of a request.
+// Request size.
 
-/** The characters of a part that is no text: 1,500 tokens. */
+/** Characters counted for a non-text part: 1,500 tokens. */
 const charactersOfPart = 6_000
 const charactersOfToken = 4
 
@@ -120,7 +120,7 @@ const lengthOf = (messages: ReadonlyArray<Message.Message>): number =>
 
 const tokensOf = (characters: number): number => Math.ceil(characters / charactersOfToken)
 
-/** Counts the characters of a thread that grows. A thread that has become shorter is counted anew. */
+/** Counts the characters in a growing thread. A shortened thread is counted again. */
 class Counted {
   private characters = 0
   private messages = 0
@@ -134,7 +134,7 @@ class Counted {
   }
 }
 
-/** Checks what a function of the caller's own has returned: an amount that is no number would leave no bound. */
+/** Checks the return value of a caller's function: a non-number would remove the bound. */
 const counted = (value: unknown, source: string): number => {
   if (typeof value === "number" && Number.isFinite(value) && value >= 0) return Accounts.roundedUp(value)
   throw new TypeError(`${source} returned ${String(value)}; return a number, 0 or more`)
@@ -142,7 +142,7 @@ const counted = (value: unknown, source: string): number => {
 
 // The reply.
 
-/** The errors behind which the model may have worked, also where nothing has come. */
+/** Errors after which the model may have worked, even if nothing arrived. */
 const unclear: ReadonlySet<unknown> = new Set(["timeout", "network_error", "malformed_response", "unknown"])
 
 /** A granted request. */
@@ -150,22 +150,20 @@ interface Open {
   readonly reservation: Accounts.Reservation
   readonly reserved: Accounts.Amount
   readonly ask: Ask
-  /** The accounts of the caller's own that have granted it. */
+  /** Caller accounts that granted the request. */
   readonly outside: Array<readonly [Outside, Reserved]>
-  /** Tells whether the request has gone out. */
+  /** `true` once the request was sent. */
   isSent: boolean
 }
 
-/** Returns the characters that a reply has said. */
+/** Counts the characters in a reply. */
 const saidIn = ({ outputText, reasoning, toolCalls }: Response.Response): number =>
   toolCalls.reduce(
     (all, { rawArguments = "" }) => all + rawArguments.length,
     (outputText ?? "").length + reasoning.length
   )
 
-/**
- * Returns the usage by which a reply is settled: `null` where the reservation counts, `undefined` where nothing does.
- */
+/** Returns the usage settling a reply: `null` to count the reservation, `undefined` to count nothing. */
 const settledBy = (
   reply: Response.Response | undefined,
   error: unknown,
@@ -179,10 +177,10 @@ const settledBy = (
   return { ...usage, outputTokens: Math.max(usage.outputTokens ?? 0, tokensOf(saidIn(reply))) }
 }
 
-/** A date at the end of a model's name. */
+/** A date at the end of a model name. */
 const dated = /-\d{4}-?\d{2}-?\d{2}$/
 
-/** The prices of one run. */
+/** Prices for one run. */
 class Tariff {
   private readonly prices: (call: Priced) => number | undefined
   private readonly isDollar: boolean
@@ -192,7 +190,7 @@ class Tariff {
     this.isDollar = currency === "USD"
   }
 
-  /** Returns the price by the first name that has one: as requested, as replied, then without a date at its end. */
+  /** Returns the price by the first priced name: as requested, as replied, then without a trailing date. */
   of({ adapter, template }: Ask, usage: Response.Usage, replied?: string): number | undefined {
     const reported = usage.totalCost
     if (this.isDollar && reported !== null) return Accounts.roundedUp(reported * 1_000_000)
@@ -206,7 +204,7 @@ class Tariff {
   }
 }
 
-/** Returns an adapter that tells when a request goes out. */
+/** Returns an adapter reporting when a request is sent. */
 const telling = (adapter: Adapter.Service, onSent: () => void): Adapter.Service =>
   Object.create(adapter, {
     stream: {
@@ -217,16 +215,16 @@ const telling = (adapter: Adapter.Service, onSent: () => void): Adapter.Service 
     }
   }) as Adapter.Service
 
-/** Waits for what other runs have reserved. The time does not count as idle time of the handlers around the run. */
+/** Waits for amounts reserved by other runs. That time does not count as idle time of enclosing handlers. */
 const heldUp = <A>(wait: Effect.Effect<A>): Effect.Effect<A> =>
   Effect.flatMap(CurrentRunning, (running) => running === undefined ? wait : running.heldUp(wait))
 
-/** The accounts around a run, and what the run spends on them. */
+/** Accounts around a run, and its spending on them all. */
 class Chain implements Spender {
   readonly members: ReadonlyArray<Member>
-  /** The account of the run itself: its budget, or one without bounds. */
+  /** The run's own account: its budget, or an unbounded account. */
   readonly own: Member
-  /** Tells whether the run has opened an account with bounds. */
+  /** `true` if the run opened a bounded account. */
   readonly isOwner: boolean
 
   constructor(around: ReadonlyArray<Member>, budget: Opened | undefined) {
@@ -277,7 +275,7 @@ class Chain implements Spender {
         open: (run) =>
           Effect.gen(function*() {
             yield* requests.begin(run)
-            // A run that its reader leaves settles what came of its reply.
+            // A run left by its reader settles the received part of its reply.
             yield* Effect.addFinalizer(() => Effect.suspend(() => requests.settle(undefined, true)[1]))
             return { ...requests.hooks, handlers }
           })
@@ -286,7 +284,7 @@ class Chain implements Spender {
   }
 }
 
-/** The requests of one run: reserved before they go out, and settled by their replies. */
+/** Requests of one run: reserved before sending, and settled by their replies. */
 class Requested {
   private readonly chain: Chain
   private readonly isStep: boolean
@@ -294,13 +292,13 @@ class Requested {
   private tariff = new Tariff(() => undefined, "USD")
   private heard: Run["heard"] = () => undefined
   private open: Open | undefined
-  /** The settlements that accounts of the caller's own have not got. */
+  /** Settlements not yet passed to caller accounts. */
   private readonly owed: Array<() => Effect.Effect<unknown>> = []
-  /** The request of a recorded reply. */
+  /** Request of a recorded reply. */
   private repeated: Ask | undefined
-  /** The cost of the runs inside its calls, from before the run was resumed, until it is counted. */
+  /** Cost of runs inside its calls, from before the run was resumed, until counted. */
   private inside: Accounts.Amount | undefined
-  /** The reservation of a request that a crash took, until it is counted. */
+  /** Reservation of a request lost in a crash, until counted. */
   private crashed: Accounts.Amount | undefined
   private sizeOf: { readonly tools: unknown; readonly characters: number } | undefined
 
@@ -313,7 +311,7 @@ class Requested {
     return this.chain.own.account
   }
 
-  /** Tells whether the run may make a last request of what its own account keeps. */
+  /** `true` if the run may make a last request from the amount its own account keeps. */
   private get mayFinalize(): boolean {
     return this.chain.isOwner && !this.isStep && this.chain.own.choices.onExhausted === "finalize"
   }
@@ -325,7 +323,7 @@ class Requested {
   readonly hooks: Hooks & Accounting = {
     ask: (ask, at) => this.ask(ask, at),
     spent: (notes) => {
-      // A run that is resumed behind its last step asks for nothing.
+      // A run resumed after its last step makes no request.
       this.takeUp({ notes, noted: noNotes })
       this.account.add(Accounts.sum(this.crashed))
       this.crashed = undefined
@@ -334,7 +332,7 @@ class Requested {
     keptNote: () => this.note({})
   }
 
-  /** Begins with what the session has spent, and what the runs inside have. */
+  /** Begins with the spending of the session and of the runs inside. */
   begin({ heard, inside = Effect.succeed([]), kept }: Run): Effect.Effect<void> {
     return Effect.gen({ self: this }, function*() {
       this.heard = heard
@@ -345,7 +343,7 @@ class Requested {
     })
   }
 
-  /** Counts once what the run has spent before it was resumed. Rules that follow may read the account. */
+  /** Counts, once, the run's spending from before it was resumed. Later rules may read the account. */
   takeUp({ noted, notes }: Pick<At, "noted" | "notes">): void {
     if (this.inside === undefined) return
     const all = [...notes, noted].map(Accounts.noteOf)
@@ -364,7 +362,7 @@ class Requested {
     })
     if (at.isRepeated) {
       this.crashed = undefined
-      // The reply was recorded, and its note was not: it is settled by what it reported.
+      // The reply was recorded but its note was not, so it is settled by its reported usage.
       const spent = this.spentRepeated(usage, settled, reserved)
       this.account.add(spent)
       return keeping(spent)
@@ -376,7 +374,7 @@ class Requested {
       : Effect.as(settling, keeping(spent))
   }
 
-  /** Returns the cost of a recorded reply, whose usage is that of the discarded ones, too. */
+  /** Returns a recorded reply's cost. Its usage includes discarded replies. */
   private spentRepeated(
     usage: Response.Usage | null,
     settled: Accounts.Amount,
@@ -393,8 +391,8 @@ class Requested {
   }
 
   /**
-   * Settles the open request. Accounts of the caller's own are settled by the returned effect, each also where another
-   * one dies. Where the price of the reply throws, the reservation counts, and the effect dies.
+   * Settles the open request. The returned effect settles the caller's accounts, each even if another dies. If pricing
+   * the reply throws, the reservation counts, and the effect dies.
    */
   settle(error: unknown, hasSaid: boolean): readonly [Accounts.Amount, Effect.Effect<unknown>] {
     const { open } = this
@@ -420,7 +418,9 @@ class Requested {
     return [spentOf(open.reserved), failing === undefined ? paying : Effect.ensuring(failing, paying)]
   }
 
-  /** Settles accounts of the caller's own. A stop before this effect begins leaves it to the end of the run. */
+  /**
+   * Settles the caller's accounts. If a stop comes before this effect begins, the end of the run settles them instead.
+   */
   private paying(): Effect.Effect<unknown> {
     return this.owed.length === 0 ? Effect.void : Effect.uninterruptible(this.payEach)
   }
@@ -435,12 +435,12 @@ class Requested {
   private ask(ask: Ask, at: At): Asking {
     if (at.isRepeated) {
       this.repeated = ask
-      // The runs inside its calls, which are resumed first, do not get what is kept for its last request.
+      // Runs inside its calls, resumed first, do not get the amount kept for its last request.
       const { reserved } = Accounts.noteOf(at.noted)
       if (reserved !== undefined && this.mayFinalize) Accounts.keepFor(this.account, reserved)
       return ask
     }
-    // A request that was not made: the rules are asked anew.
+    // The request was never made: the rules are asked again.
     const [, settling] = this.settle(undefined, false)
     if (settling === Effect.void) return this.reserving(ask, at)
     return Effect.flatMap(settling, () => {
@@ -452,7 +452,7 @@ class Requested {
   private reserving(ask: Ask, at: At): Asking {
     const { isOwner, members, own } = this.chain
     const { lost: before, reserved: taken, settled } = Accounts.noteOf(at.noted)
-    // A request without a reply: a crash took it.
+    // A request without a reply was lost in a crash.
     const lost = taken === undefined ? before : Accounts.sum(before, taken)
     if (taken !== undefined) this.account.add(taken)
     this.crashed = undefined
@@ -477,7 +477,7 @@ class Requested {
       if (reservation._tag === "Reservation") {
         const request = requestOf(ask, at, reserved)
         for (const account of outside) {
-          // A stop may come when the account has reserved, and before it has said so.
+          // A stop may come after the account has reserved, and before it reports that.
           this.open?.outside.push([account, request])
           if (yield* heldUp(account.reserve(request))) continue
           this.open?.outside.pop()
@@ -489,7 +489,7 @@ class Requested {
     })
   }
 
-  /** Returns the request once it is granted, or the end that comes in its place. */
+  /** Returns the granted request, or the end replacing it now. */
   private granted(
     given: Accounts.Reservation | Accounts.Exhausted,
     ask: Ask,
@@ -513,7 +513,7 @@ class Requested {
     return { _tag: "Ask", ask: { ...ask, adapter, attributes }, note: note() }
   }
 
-  /** Returns the amount that a request reserves on an account, unless it needs a price and has none. */
+  /** Returns the amount a request reserves on an account, or `undefined` if it needs a price but has no price. */
   private amountFor(
     { account: { bounds }, choices: { estimate, onUnpriced, outputReserve } }: Member,
     ask: Ask,
@@ -529,7 +529,7 @@ class Requested {
     return { calls: 1, inputTokens, outputTokens, money: money ?? 0 }
   }
 
-  /** Returns the tokens of a request: those of the last reply, and those of the messages since. */
+  /** Estimates a request's tokens: those of the last reply, plus those of later messages. */
   private estimated(ask: Ask, { steps, thread }: At): number {
     const { system = "", template: { tools }, view } = ask
     if (this.sizeOf?.tools !== tools) this.sizeOf = { tools, characters: JSON.stringify(tools).length }
@@ -544,7 +544,7 @@ class Requested {
   }
 }
 
-/** Returns a request as an account of the caller's own sees it. */
+/** Returns a request as seen by a caller's account. */
 const requestOf = ({ adapter, template }: Ask, { attempt, requestId, stepIndex }: At, amount: Accounts.Amount) => ({
   id: `${requestId}/${stepIndex}/${attempt + 1}`,
   provider: adapter.provider ?? "_OTHER",
@@ -552,7 +552,7 @@ const requestOf = ({ adapter, template }: Ask, { attempt, requestId, stepIndex }
   amount
 })
 
-/** Returns the end for which an account does not suffice. */
+/** Returns the end for an insufficient account. */
 const ended = ({ bounds, spent }: Accounts.Account, resource: Accounts.Resource, more: Json.JsonObject = {}): End =>
   end({
     _tag: "RuleEnded",
@@ -561,13 +561,13 @@ const ended = ({ bounds, spent }: Accounts.Account, resource: Accounts.Resource,
     detail: { resource, limit: bounds[resource] ?? 0, spent: Accounts.partOf(spent, resource), ...more }
   })
 
-/** A budget as a run opens it. */
+/** A budget, as opened by a run. */
 export interface Opened {
   readonly bounds: Accounts.Bounds
   readonly choices: Choices
   readonly outside?: Outside
 }
 
-/** Opens an account within those around. */
+/** Opens an account within the enclosing ones. */
 export const opened = (budget: Opened, around: Spender | undefined): Spender =>
   around instanceof Chain ? around.within(budget) : new Chain([], budget)

@@ -1,17 +1,17 @@
-/** The rule of `Adapter.fallback`: another candidate where one fails before it has said something. */
+/** The `Adapter.fallback` rule: switches to another candidate when one fails before it has said anything. */
 import * as Adapter from "../../Adapter.ts"
 import * as Json from "../json.ts"
 import { keep, latest, noteIn, type Rule } from "./rules.ts"
 
 export const name = "fallback"
 
-/** The note of a switch. The run stays with its candidate; the failures are those of the step. */
+/** The note of a switch. The run stays with its candidate; the failures belong to the step. */
 interface Note {
   readonly to: string
   readonly tried: ReadonlyArray<Adapter.Tried>
 }
 
-/** Each request goes to the latest candidate of the run, which is the first in a run without a switch. */
+/** Sends each request to the run's latest candidate, which is the first until a switch. */
 export const switching = (): Rule => {
   let current: Adapter.Candidate | undefined
   return {

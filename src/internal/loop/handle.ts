@@ -1,10 +1,10 @@
 /**
- * A run that is begun at once, and the handle to it. Public as `Chat.start`.
+ * A run started at once, and its handle. Public as `Chat.start`.
  *
  * The run never waits for a reader of its events (`Unread`). From 1,024 unread events on, pieces of one text are
- * joined, of the progress of a call, and of a typed answer so far, the last is kept, and provider chunks are left out.
- * The number of unread events is then bounded by what the run does, and not by how much it says. An Effect `Queue` in
- * place of the array could not replace an event that is in it.
+ * joined, only the last call progress and partial typed answer are kept, and provider chunks are left out. The number
+ * of unread events is then bounded by the run's actions, not by the length of its output. An Effect `Queue` instead of
+ * the array could not replace a queued event.
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -22,13 +22,13 @@ import * as EventJson from "../fold/eventJson.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 
-/** The number of unread events from which on they are joined. */
+/** Number of unread events at which joining begins. */
 const most = 1_024
 
-/** The number of pieces of a text that are kept apart: a text of many short pieces takes many times its length. */
+/** Number of text pieces kept apart: a text in many short pieces takes many times its length. */
 const mostPieces = 256
 
-/** A text that grows, with its place among the unread events. */
+/** A growing text, with its place among the unread events. */
 interface Growing {
   readonly place: number
   text: string
@@ -37,16 +37,16 @@ interface Growing {
 
 class Unread<E> {
   private events: Array<Event.Event> = []
-  /** The texts that further pieces may be joined to, by their keys. */
+  /** Texts still growing, by key. */
   private readonly growing = new Map<string, Growing>()
-  /** The text or reasoning that grows, which keep their order with each other. */
+  /** The growing text or reasoning, which keep their order among each other. */
   private said: string | undefined
-  /** The places of the events that a later one of the same name replaces. */
+  /** Places of events replaced by a later one of the same name. */
   private readonly latest = new Map<string, number>()
   private exit: Exit.Exit<unknown, E> | undefined
   private readonly latch = Latch.makeUnsafe(false)
 
-  /** Adds events. It never waits. */
+  /** Adds events. Never waits. */
   add(events: ReadonlyArray<Event.Event>): void {
     for (const event of events) {
       if (this.events.length < most) this.events.push(event)
@@ -89,7 +89,7 @@ class Unread<E> {
     if (known.pieces.length >= mostPieces) flatten(known)
   }
 
-  /** Ends the texts that grow: what follows stands behind them. */
+  /** Ends the growing texts: later events come after them in order. */
   private close(): void {
     for (const grown of this.growing.values()) {
       const { place } = grown
@@ -107,7 +107,7 @@ class Unread<E> {
     this.latch.openUnsafe()
   }
 
-  /** The events, each of which is read once. The stream ends with the run, and fails as it does. */
+  /** Events, each read once. The stream ends or fails with the run. */
   readonly stream: Stream.Stream<Event.Event, E> = Stream.suspend(() =>
     Stream.fromPull(Effect.succeed(Effect.suspend(() => this.take())))
   )
@@ -135,7 +135,7 @@ const flatten = (grown: Growing): void => {
   grown.pieces = []
 }
 
-/** A run under way, with the functions that reach it. */
+/** A running run, with functions to control it from outside. */
 export interface Handle<Result, E> {
   readonly events: Stream.Stream<Event.Event, E>
   readonly result: Effect.Effect<Result, E>
@@ -144,8 +144,8 @@ export interface Handle<Result, E> {
 }
 
 /**
- * Begins the run of a stream in a fiber of the scope, and waits until it has been entered. Fails where the run cannot
- * be started. `toResult` makes the result from its last event.
+ * Begins a stream's run in a fiber of the scope, and waits until it is entered. Fails if the run cannot start.
+ * `toResult` makes the result from its last event.
  */
 export const start = <Result, E, R, E2, R2>(
   run: Stream.Stream<Event.Event, E, R>,

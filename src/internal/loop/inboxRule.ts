@@ -1,9 +1,9 @@
 /**
- * The rule of messages into a running run: it delivers them before a request, and re-opens a run that would complete.
- * It comes with the value of `Inbox.make`, so that runs without one do not load it.
+ * The rule for messages into a running run: delivers them before a request, and re-opens a run about to complete. It
+ * comes with the value of `Inbox.make`, so runs without an inbox do not load it.
  *
- * A run has two rules of this name. The first one delivers before any other rule sees the request, and the last one
- * decides behind all others whether the run ends.
+ * A run has two rules of this name. The first delivers before any other rule sees the request; the last decides after
+ * all others whether the run ends.
  */
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -26,36 +26,36 @@ import {
 
 const name = "inbox"
 
-/** The fate of a message. The first one counts. */
+/** The fate of a message. The first fate counts. */
 export type Fate =
   | {
     readonly _tag: "Delivered"
-    /** The run that the message was delivered to. */
+    /** The receiving run. */
     readonly requestId: string
-    /** The step before which it was delivered, from 0. */
+    /** Index of the step it was delivered before, from 0. */
     readonly stepIndex: number
   }
   | {
     readonly _tag: "Refused"
-    /** The reason, as one word. */
+    /** Reason, as one word. */
     readonly reason: string
   }
   | { readonly _tag: "Withdrawn" }
 
-/** The occasion at which a message is delivered. */
+/** Delivery time of a message. */
 export type Mode = "steer" | "follow"
 
-/** A message that was accepted. */
+/** An accepted message. */
 export class Letter {
-  /** The id. */
+  /** Message id. */
   readonly id: string
-  /** The occasion at which it is delivered. */
+  /** Delivery time of the message. */
   readonly mode: Mode
   /** The message. */
   readonly message: Message.Message
   /** Completes with the fate. */
   readonly told: Deferred.Deferred<Fate> = Deferred.makeUnsafe()
-  /** The fate, once it is known. */
+  /** The fate, once known. */
   fate: Fate | undefined
 
   constructor(id: string, mode: Mode, message: Message.Message) {
@@ -64,7 +64,7 @@ export class Letter {
     this.message = message
   }
 
-  /** Settles the fate. The first one counts. Returns whether it is this one. */
+  /** Settles the fate, unless already settled. Returns whether this fate counts. */
   settle(fate: Fate): boolean {
     if (this.fate !== undefined) return false
     this.fate = fate
@@ -73,10 +73,10 @@ export class Letter {
   }
 }
 
-/** Reasons of last steps that the run itself takes for its answer: a message comes before these. */
+/** Reasons for last steps made by the run for its own answer: messages come before these. */
 const answering: ReadonlySet<string> = new Set(["output", "structured"])
 
-/** Tells whether the model has said all: the run completes, or gives its answer a form. */
+/** Returns `true` if the model is finished: the run completes, or formats its answer. */
 const isAnswered = (next: End | Last): boolean =>
   next._tag === "End" ? next.outcome._tag === "Completed" : answering.has(next.by)
 
@@ -87,25 +87,25 @@ export interface Open {
   readonly message: Message.Message
 }
 
-/** The messages for a run, as its rules take them. */
+/** Messages for a run, as taken by its rules. */
 export interface Box {
-  /** The open messages, in the order of acceptance. */
+  /** Open messages, in order of acceptance. */
   readonly open: () => ReadonlyArray<Open>
-  /** Takes messages for a step, whose request has them. `false` where one of them is not open any more. */
+  /** Takes messages for a step whose request includes these messages. Returns `false` if any is no longer open. */
   readonly take: (taken: ReadonlyArray<Open>, requestId: string, stepIndex: number) => boolean
-  /** Closes the box with the end of the run. Returns the refused messages. */
+  /** Closes the box at the end of the run. Returns the refused messages. */
   readonly close: (reason: string) => ReadonlyArray<Event.Of<"MessageRefused">>
-  /** Tells whether a journal has the fate of an open message. */
+  /** Returns `true` if a journal records the open message's fate. */
   readonly isKept: (message: Open) => boolean
 }
 
-/** Returns the rules of a run. `open` opens the first one. */
+/** Returns a run's rules. `open` opens the first. */
 export const rulesOf = (
   box: Box,
   maxTurns: number,
   open: (hooks: Hooks) => Hooks | Pick<Rule, "open"> = (hooks) => hooks
 ): readonly [first: Rule, last: Rule] => {
-  /** The end or the last step that would follow, while messages re-open the run in its place. */
+  /** The end or last step to follow, while messages re-open the run instead. */
   let reopened: End | Last | undefined
   const delivered = (open: ReadonlyArray<Open>, requestId: string, stepIndex: number): Delivery => ({
     events: open.map(({ id, message }) => ({ _tag: "MessageDelivered", id, message, stepIndex })),
@@ -146,7 +146,7 @@ export const rulesOf = (
   return [{ name, ...open(hooks) }, last]
 }
 
-/** Returns the messages of a journal and those of an inbox, as one run takes them. */
+/** Combines a journal's messages with an inbox's, for one run. */
 const bothOf = (kept: Box, letters: Letters): Box => {
   const isLetter = (open: Open): boolean => open instanceof Letter
   return {
@@ -158,30 +158,30 @@ const bothOf = (kept: Box, letters: Letters): Box => {
   }
 }
 
-/** The messages of one inbox, in the order of acceptance, and the run that takes them. */
+/** One inbox's messages, in order of acceptance, and the run that takes messages from it now. */
 export class Letters implements Box {
-  /** The messages by their ids, also those whose fate is known. */
+  /** Messages by id, including settled ones. */
   private readonly all = new Map<string, Letter>()
-  /** The messages that wait, in the order of acceptance. */
+  /** Waiting messages, in order of acceptance. */
   private waiting: Array<Letter> = []
-  /** The run that takes the messages. */
+  /** The run taking the messages. */
   private taker: Pick<Running, "inboxAt"> | undefined
-  /** The reason for which a message is refused, once a run has ended. */
+  /** Reason for refusing messages, once a run has ended. */
   private refusal: string | undefined
-  /** Returns the message of an id. */
+  /** Returns a message by id. */
   readonly get = (id: string): Letter | undefined => this.all.get(id)
 
   readonly open = (): ReadonlyArray<Letter> => this.waiting.filter(({ fate }) => fate === undefined)
 
   readonly isKept = (): boolean => false
 
-  /** Returns the inbox of a run inside a handler, by the path of its call: of the run begun last. */
+  /** Returns the inbox of a run inside a handler, by its call path, preferring the latest run. */
   inside(path: ReadonlyArray<string>): Letters | undefined {
     const found = this.taker?.inboxAt(path)
     return found instanceof Letters ? found : undefined
   }
 
-  /** Takes a message, which is refused where the run has ended. */
+  /** Accepts a message, or refuses it after the run's end. */
   accept(letter: Letter): void {
     if (this.all.get(letter.id) === letter) return
     this.all.set(letter.id, letter)
@@ -189,14 +189,14 @@ export class Letters implements Box {
     else letter.settle({ _tag: "Refused", reason: this.refusal })
   }
 
-  /** Passes a message on to the inbox of a run inside a handler. It is refused where no such run is under way. */
+  /** Forwards a message to the inbox of a run inside a handler. Refuses it if no such run is active. */
   forward(letter: Letter, inbox: Letters | undefined): void {
     this.all.set(letter.id, letter)
     if (inbox === undefined) letter.settle({ _tag: "Refused", reason: "finished" })
     else inbox.accept(letter)
   }
 
-  /** Withdraws a message. `false` where its fate is known, or no message has the id. */
+  /** Withdraws a message. Returns `false` for a settled or unknown message. */
   withdraw(id: string): boolean {
     return this.all.get(id)?.settle({ _tag: "Withdrawn" }) === true
   }
@@ -209,7 +209,7 @@ export class Letters implements Box {
     return true
   }
 
-  /** Refuses the open messages and all later ones, until another run takes the inbox. */
+  /** Refuses open and later messages, until another run takes the inbox. */
   readonly close: Box["close"] = (reason) => {
     const { waiting } = this
     this.taker = undefined
@@ -220,7 +220,7 @@ export class Letters implements Box {
     )
   }
 
-  /** Takes the inbox for a run. One that another run has is a defect. */
+  /** Takes the inbox for a run. An inbox in use by another run is a defect. */
   private enter(taker: Running): void {
     if (this.taker !== undefined) {
       throw new TypeError("inbox: another run has this inbox; give each run one of its own, made with Inbox.make")
@@ -230,18 +230,18 @@ export class Letters implements Box {
     this.refusal = undefined
   }
 
-  /** Returns what the code of a call gets: an inbox of its own. */
+  /** Returns the inbox for code inside a call: a separate one for its own runs. */
   readonly within = (): Receives => ({ letters: new Letters() })
 
-  /** Returns the rules of the run that has the inbox, and with it `kept`: the first and the last one. */
+  /** Returns the first and last rule for the run with this inbox and, if given, `kept`. */
   readonly rules = (maxTurns: number, running: Running, kept?: Box): readonly [first: Rule, last: Rule] => {
-    // A run that a handler starts has an inbox of its own, which this one reaches.
+    // A run started by a handler has its own inbox, reachable through this inbox.
     const handlers = Context.make(CurrentInbox, { letters: this })
     return rulesOf(kept === undefined ? this : bothOf(kept, this), maxTurns, (hooks) => ({
       open: () =>
         Effect.suspend(() => {
           this.enter(running)
-          // A run that fails, or that its reader leaves, has no result.
+          // A run that fails, or is left by its reader, has no result.
           const left = Effect.addFinalizer((exit) =>
             Effect.sync(() => {
               const reason = Exit.isFailure(exit) && !Exit.hasInterrupts(exit) ? "failed" : "stopped"

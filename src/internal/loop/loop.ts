@@ -4,25 +4,25 @@
  *
  *     Opening ─► Asking ─► Hearing ─► Deciding ─► Working ─► Stepping ─► Finishing ─► Done
  *
- *     Starting   ► its first phase, once rules that have to be opened are open
- *     Opening    ► Asking; Working in a run that begins with calls of an earlier one;
- *                  Repeating in a run that is resumed in its open turn;
- *                  Finishing if the run is cancelled, or Deciding behind a first request of the step
- *     Repeating  ► Deciding, as behind a reply that was read
+ *     Starting   ► its first phase, once all rules are open
+ *     Opening    ► Asking; Working in a run beginning with an earlier run's calls;
+ *                  Repeating in a run resumed in its open turn;
+ *                  Finishing if the run is cancelled, or Deciding after the step's first request
+ *     Repeating  ► Deciding, as after reading a reply
  *     Asking     ► Hearing
  *     Hearing    ► Deciding; Pausing, then Opening, if a rule asks for a broken reply again;
  *                  Finishing if a later step fails before its first event
  *     Deciding   ► Working
- *     Working    ► Stepping; Working once more, for the open calls that the end of the run cancels;
- *                  Opening, or Finishing, behind the calls of an earlier run
- *     Stepping   ► Opening for the next step; Finishing; Done in a run of one step
+ *     Working    ► Stepping; Working again, for open calls cancelled by the run's end;
+ *                  Opening, or Finishing, after an earlier run's calls
+ *     Stepping   ► Opening for the next step; Finishing; Done in a run with one step
  *     Finishing  ► Done
  *
- * The method of a phase has its name; the methods that it calls are verbs.
+ * Each phase has a method with its name; the methods called from there are verbs.
  *
- * The pulls of the stream drive the machine: each pull works phase after phase until there are events to emit. No phase
- * begins between two pulls, and a reader that leaves a pull leaves the run. A change of phase that waits for nothing
- * takes no step of the reader's fiber.
+ * Stream pulls drive the machine: each pull works phase after phase until events are ready. No phase begins between two
+ * pulls, and a reader leaving a pull leaves the run. A phase change without waiting takes no step of the reader's
+ * fiber.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -66,22 +66,22 @@ import * as Typed from "./typed.ts"
 
 // The options of a run.
 
-/** The events that a consumer wants to see. The fold takes in every event. */
+/** Events a consumer wants to see. The fold takes in every event. */
 export interface View<R> {
-  /** Emits the pieces of text and reasoning. The result does not depend on it. `true` by default. */
+  /** `true` to emit text and reasoning deltas. The result does not depend on this setting. Defaults to `true`. */
   readonly emitTextDeltas?: boolean
-  /** Emits the pieces of calls. The result does not depend on it. `true` by default. */
+  /** `true` to emit call deltas. The result does not depend on this setting. Defaults to `true`. */
   readonly emitToolDeltas?: boolean
-  /** Emits the provider's own chunks. Those that report usage are emitted in any case. `false` by default. */
+  /** `true` to emit the provider's own chunks. Chunks with usage are always emitted. Defaults to `false`. */
   readonly includeRawChunks?: boolean
   /**
-   * Receives every event, in order and before the three options above are applied. The run waits for the effect that it
-   * may return. None by default.
+   * Receives every event, in order, before the three options above apply. The run waits for a returned effect. None by
+   * default.
    */
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, R> | void
 }
 
-/** The options of a step. Public as `Step.Options`. */
+/** Step options. Public as `Step.Options`. */
 export interface StepOptions<E, R>
   extends Settings.RunnerOptions<E, R, any>, Requests.ModelOptions, View<R>, Turns.OfStep<E, R>
 {
@@ -89,52 +89,51 @@ export interface StepOptions<E, R>
   readonly mode?: "auto" | "manual"
 }
 
-/** The options of a run of several steps. Public as `Chat.Options`. A step passes over those about several steps. */
+/** Options for a run with several steps. Public as `Chat.Options`. A step ignores the options about several steps. */
 export interface ChatOptions<E, R> extends StepOptions<E, R>, Turns.OfChat<E, R> {
   readonly agent?: Telemetry.Agent | undefined
 }
 
-/** The parts of a run. */
+/** Parts of a run. */
 interface Parts<E, R> {
   readonly view: View<R>
   readonly thread: Thread.Thread
   readonly base: Rules.Ask
   readonly rules: Rules.Rules<E, R>
-  /** The scope of the run, which closes the rules. */
+  /** Scope of the run, which closes the rules. */
   readonly scope: Scope.Scope
-  /** The tools that the model cannot be offered. */
+  /** Tools the model cannot be offered. */
   readonly leftOut: ReadonlyArray<ToolOptions.LeftOut>
   readonly running: Running
   readonly ambient: Inherited.Ambient
-  /** The span of the run, if it is observed. */
+  /** Span, if the run is observed. */
   readonly span: Telemetry.Run | undefined
-  /** `true` for a run of several steps. */
+  /** `true` for a run with several steps. */
   readonly isChat: boolean
-  /** The start and the journal of a recorded run. */
+  /** Start and journal of a recorded run. */
   readonly recorded: RunJournal.Recorded | undefined
 }
 
-// The phases of a run.
+// Phases of a run.
 
 /**
- * The phase in which the model's reply is read. Calls that start before its end run in a batch beside it. A run that
- * may be cancelled has such a batch from the start, since a cancellation wakes the reader by its batch.
+ * The phase reading the model's reply. Calls started before its end run in a batch beside it. A cancellable run has
+ * such a batch from the start, since a cancellation wakes the reader through its batch.
  */
 interface Hearing<E> {
   readonly _tag: "Hearing"
   readonly reply: Reply
   batch: Batches.Batch<E> | undefined
-  /** Tells whether a call of the reply may still start early; `hasStarted` tells whether one has. */
+  /** `true` while a call of the reply may still start early; `hasStarted` is `true` once any has started. */
   mayStart: boolean
   hasStarted: boolean
 }
 
-/** The reader of the reply. A read gives the next events of the stream. */
+/** The reply's reader. A read returns the next events of the stream. */
 type Reply = ReplyReader<Arr.NonEmptyReadonlyArray<Event.Event>, any, any>
 
 /**
- * The phase in which the calls of a turn run: those of the plan, or, once `ended` is known, those that the end of the
- * run cancels.
+ * The phase running a turn's calls: those in the plan, or, once `ended` is known, those cancelled by the run's end.
  */
 interface Working<E> {
   readonly _tag: "Working"
@@ -144,46 +143,46 @@ interface Working<E> {
   readonly ended: Plan.Ended | undefined
 }
 
-/** The phase of a run, with which its next pull begins. */
+/** A run's phase, in which its next pull begins. */
 type Phase<E> =
-  /** The rules are opened. */
+  /** Opens the rules. */
   | { readonly _tag: "Starting"; readonly first: Phase<E> }
-  /** The next step opens. */
+  /** Opens the next step. */
   | { readonly _tag: "Opening" }
-  /** The model is asked. */
+  /** Asks the model. */
   | { readonly _tag: "Asking" }
-  /** The model is asked again after some milliseconds. */
+  /** Asks the model again after some milliseconds. */
   | { readonly _tag: "Pausing"; readonly millis: number }
-  /** The reply of the open turn that the run is resumed in is repeated. */
+  /** Repeats the reply of the open turn a run is resumed in. */
   | { readonly _tag: "Repeating"; readonly turn: RunJournal.Turn }
   | Hearing<E>
-  /** The reply is over, and its calls are decided on. The batch is that of its early calls. */
+  /** Decides on the calls after the reply. The batch belongs to its early calls. */
   | { readonly _tag: "Deciding"; readonly batch: Batches.Batch<E> | undefined }
   | Working<E>
-  /** The step is complete, by itself or cut short by a cancellation, and the next phase is decided on. */
+  /** Decides the next phase after a step, completed or cut short by a cancellation. */
   | { readonly _tag: "Stepping"; readonly isCut: boolean }
-  /** The run has its outcome, and comes to its result. The suspensions are those of an earlier turn. */
+  /** Produces the result of a run with a known outcome. The suspensions belong to an earlier turn. */
   | {
     readonly _tag: "Finishing"
-    /** The typed answer, where the end has one. */
+    /** Typed answer, if the end has one of its own. */
     readonly output?: Schema.Json
     readonly outcome: Event.Outcome
     readonly suspensions?: ReadonlyArray<Event.Suspension>
   }
   | { readonly _tag: "Done" }
 
-/** The step in progress, with the resources that are closed with it. */
+/** The current step, with resources closed at its end. */
 interface Step<E> {
   readonly index: number
   readonly batches: Array<Batches.Batch<E>>
   reply: Reply | undefined
-  /** The spans of the step and of its model call, if the run is observed. */
+  /** Spans of the step and its model call, if the run is observed. */
   spans: Telemetry.Step | undefined
-  /** The number of requests so far, also before a crash. */
+  /** Number of requests so far, including those before a crash. */
   attempt: number
 }
 
-/** The error of a reply that says that it calls a tool, and has no call. */
+/** Returns the error for a reply claiming a tool call without any. */
 const withoutCall = (): Adapter.AdapterError =>
   new Adapter.AdapterError({
     reason: "malformed_response",
@@ -200,50 +199,50 @@ const stepAt = <E>(index: number, attempt = 0): Step<E> => ({
 
 type Events = ReadonlyArray<Event.Event>
 
-/** The events of a phase, or `undefined` where the next phase follows at once. The phase sets `Loop.phase`. */
+/** Events of a phase, or `undefined` if the next phase follows at once. The phase sets `Loop.phase`. */
 type Emitted<E, R> = Effect.Effect<Events | undefined, Adapter.AdapterError | E | Cause.Done, R>
 
 type EventPull<E, R> = Pull.Pull<Arr.NonEmptyReadonlyArray<Event.Event>, Adapter.AdapterError | E, void, R>
 
 const noEvents: Events = []
 
-/** The machine that drives a run, and the phase that it is in. */
+/** The machine driving a run, with its current phase. */
 class Loop<E, R> implements Driver {
   private readonly parts: Parts<E, R>
-  /** The fold of all events, from which the results are read. */
+  /** The fold of all events, from which results are read. */
   private readonly state: Fold.State
   private phase: Phase<E> = { _tag: "Opening" }
   private step: Step<E> = stepAt(0)
   private thread: Thread.Thread
-  /** The request of each step before the rules change it, with the additions of handlers to the context. */
+  /** Request of each step before rules change it, with context updates from handlers. */
   private base: Rules.Ask
-  /** The request of the step in progress. */
+  /** Request of the current step. */
   private ask: Rules.Ask
   /** The rules, and their services for handlers. */
   private rules: Rules.Rules<E, R> = []
   private services: Context.Context<never> | undefined
-  /** Tells whether a rule hears the events of replies. */
+  /** `true` if a rule hears reply events. */
   private hears = false
-  /** Tells whether the model may answer by a tool. */
+  /** `true` if the model may answer by a tool. */
   private readonly isByTool: boolean
-  /** Notes of rules about the step in progress, and about the whole steps. */
+  /** Rule notes on the current step, and on whole steps. */
   private noted: Rules.Notes = Rules.noNotes
   private readonly notes: Array<Rules.Notes> = []
-  /** Notes of `noted` and rule messages still to be recorded. */
+  /** Unrecorded entries of `noted`, and unrecorded rule messages. */
   private unrecorded: Rules.Notes = Rules.noNotes
   private introduced: ReadonlyArray<Message.Message> = []
-  /** Messages of rules that a resumed run begins with. */
+  /** Rule messages at the start of a resumed run. */
   private takenUp: ReadonlyArray<Message.Message> = []
-  /** The events of settled calls, until they are shown. */
+  /** Events of settled calls, until shown. */
   private settled: Events
-  /** The open turn that the run begins in, until its calls are decided on. */
+  /** The open turn a run begins in, until its calls are decided. */
   private turn: RunJournal.Turn | undefined
-  /** The reason to end the run with the open turn that it begins in, while its calls are worked. */
+  /** Reason to end the run with the open turn it begins in, while its calls are worked. */
   private ends: RunJournal.Ends | undefined
-  /** The turn of an earlier run that the run begins in, until its calls are worked. */
+  /** An earlier run's turn this run begins in, until its calls are worked. */
   private earlier: RunJournal.Earlier | undefined
   private readonly hadEarlier: boolean
-  /** The request whose reply is read, if the journal wants its times. */
+  /** Request of the reply being read, if the journal records times. */
   private request: RunJournal.Requested | undefined
   /** The reading fiber's services at its latest pull. */
   private context: Context.Context<R> = Context.empty() as Context.Context<R>
@@ -269,17 +268,14 @@ class Loop<E, R> implements Driver {
     if (parts.rules.some(({ open }) => open !== undefined)) this.phase = { _tag: "Starting", first: this.phase }
   }
 
-  /**
-   * Resumes the run after its whole steps. What follows the last of them is decided again, unless a rule has noted what
-   * it decided.
-   */
+  /** Resumes the run after its whole steps. The next phase is decided again, unless a rule has noted its decision. */
   private takeUp({ attempt, introduced, noted, spent, steps, turn }: RunJournal.Start): void {
     for (const { notes, result: { contextUpdate } } of steps) {
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
       this.notes.push(notes as Rules.Notes)
     }
     Fold.takeUp(this.state, steps.map(({ result }) => result))
-    // The request for a recorded reply was made, also one that rules said nothing about.
+    // A recorded reply's request was made, even if no rule said anything about it then.
     this.step = stepAt(steps.length, turn === undefined ? attempt : Math.max(attempt, 1))
     this.noted = noted as Rules.Notes
     this.state.spent = spent
@@ -289,12 +285,12 @@ class Loop<E, R> implements Driver {
     }
     if (steps.length === 0 || attempt > 0 || turn !== undefined) return
     const { done, halt, response } = Fold.toStepResult(this.state)
-    // A step that neither its reply nor a halt has ended was cut short by a cancellation.
+    // A step ended neither by its reply nor by a halt was cut short by a cancellation.
     const isCut = done && halt === undefined && !Fold.isDone(this.base.settings.policy, response)
     this.phase = { _tag: "Stepping", isCut }
   }
 
-  /** The place of the run, for its rules. `notes` are those that say whether it is in its last step. */
+  /** Returns the run's place for its rules. `notes` determine whether this is its last step. */
   private at(noted = this.noted, notes = noted): Rules.At {
     const { id: requestId, parts: { recorded }, state: { steps }, step, thread, turn } = this
     return {
@@ -311,7 +307,7 @@ class Loop<E, R> implements Driver {
     }
   }
 
-  /** Pulls the next events of the stream, in a step of the fiber that reads and with the services of that fiber. */
+  /** Pulls the next events in a step of the reading fiber, with its services. */
   readonly next = (context: Context.Context<R>): EventPull<E, R> =>
     this.step.spans === undefined ? this.resumed(context) : this.step.spans.over(Effect.contextWith(this.resumed))
 
@@ -320,13 +316,13 @@ class Loop<E, R> implements Driver {
     return this.goOn(noEvents)
   }
 
-  /** Works phase after phase until one of them emits events or has to wait. `before` is emitted with these events. */
+  /** Works phase after phase until events are ready or it must wait. `before` is emitted with these events. */
   private goOn(before: Events): EventPull<E, R> {
     const { parts: { running }, phase } = this
     if (running.isLeft) return Cause.done()
     if (phase._tag !== "Hearing") return this.proceed(this.advance(phase), before)
     if (phase.batch !== undefined) return this.hearing(phase, phase.batch, before)
-    // Most pulls are reads of a model with no batch beside it.
+    // Most pulls read from a model without a batch.
     return isNonEmpty(before) ? Effect.succeed(before) : phase.reply.next(this.context)
   }
 
@@ -337,9 +333,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /**
-   * Continues after an effect that may have waited, unless the run has been ended meanwhile from outside of its pull.
-   */
+  /** Continues after an effect that may have waited, unless the run ended meanwhile from outside its pull. */
   private after<A, E1, R1, B, E2, R2>(
     waited: Effect.Effect<A, E1, R1>,
     next: (value: A) => Effect.Effect<B, E2, R2>
@@ -375,20 +369,20 @@ class Loop<E, R> implements Driver {
     }
   }
 
-  /** Sets the next phase, and emits events before it. */
+  /** Sets the next phase, after emitting events. */
   private become(phase: Phase<E>, events?: Events): Emitted<E, R> {
     this.phase = phase
     return Effect.succeed(events)
   }
 
-  /** Folds events, and emits those that the consumer wants to see. */
+  /** Folds events, and emits those the consumer wants. */
   private emit(events: Events, before: Events): EventPull<E, R> {
     if (this.parts.running.isLeft) return Cause.done()
     Fold.apply(this.state, events)
     return this.emitFolded(events, before)
   }
 
-  /** Emits folded events. An observer has seen them before anything follows from them. */
+  /** Emits folded events. An observer sees them before anything follows. */
   private emitFolded(events: Events, before: Events): EventPull<E, R> {
     const { recorded, running, view } = this.parts
     running.moved?.()
@@ -406,7 +400,7 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Notes the calls that stand whole in the reply. */
+  /** Notes the calls complete in the reply. */
   private noteAsked(asked: NonNullable<RunJournal.Journal["asked"]>, events: Events): void {
     for (const event of events) {
       if (event._tag === "ToolCallCompleted" && event.replayed !== true) asked(event.id, this.now)
@@ -417,7 +411,7 @@ class Loop<E, R> implements Driver {
     return Context.get(this.context, Clock.Clock).currentTimeMillisUnsafe()
   }
 
-  /** Reports a whole reply, or the end of a step or of the run, before the reader sees it. */
+  /** Reports a whole reply, or the end of a step or run, before the reader sees it happen. */
   private reported(journal: RunJournal.Journal, event: Event.Event, visible: Events): EventPull<E, R> {
     const { parts: { ambient: { spending }, isChat }, rules, state, state: { steps }, step: { index } } = this
     switch (event._tag) {
@@ -438,8 +432,8 @@ class Loop<E, R> implements Driver {
   }
 
   /**
-   * Starts calls, and emits what they emit at once with the event that started them. The end of a step is emitted with
-   * its last answer. Both save a pull. Behind the calls of an earlier turn the model is asked, which takes its time.
+   * Starts calls, and emits their immediate events together with the starting event. A step's end is emitted with its
+   * last answer. Both save a pull. After an earlier turn's calls the model is asked, which takes time.
    */
   private showStarting(startable: ReadonlyArray<Plan.Decode>, visible: Events): EventPull<E, R> {
     const early = this.startEarly(startable)
@@ -484,11 +478,11 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** Opens the rules with the run, which fails where one cannot be opened. */
+  /** Opens the rules with the run, which fails if a rule cannot be opened. */
   private starting(first: Phase<E>): Emitted<E, R> {
     const { ask: { settings: { requestId, sessionId } }, parts: { running }, thread } = this
     const inside = this.parts.recorded?.start.inside as Rules.Run["inside"]
-    // The response has the usage of the discarded replies of its step, too.
+    // The response's usage includes discarded replies in the same step.
     const heard = () => ({ ...Fold.toResponse(this.state), usage: this.state.usage })
     const run = {
       requestId,
@@ -512,7 +506,7 @@ class Loop<E, R> implements Driver {
     this.hears = rules.some(({ hear }) => hear !== undefined)
   }
 
-  /** Ends a step before its request. A step that has had one ends with an empty reply. */
+  /** Ends a step before its request. A step with an earlier request ends with an empty reply. */
   private unasked(): Emitted<E, R> {
     const isBegun = this.step.attempt > 0 || !this.parts.isChat
     return this.become(
@@ -520,10 +514,10 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** Takes the request that the rules have made, once what they say about it is recorded. */
+  /** Takes the request made by the rules, once their additions are recorded. */
   private prepare(prepared: Rules.Prepared<R> | Rules.End | undefined): Emitted<E, R> {
     const { turn } = this
-    // The reply is recorded: it was asked for as the notes say, and its calls are decided on also behind a stop.
+    // The reply is recorded: it was requested as noted, and its calls are decided even after a stop.
     if (turn !== undefined) {
       if (prepared?._tag === "Ask") this.ask = prepared.ask
       return this.openStep({ _tag: "Repeating", turn })
@@ -531,7 +525,7 @@ class Loop<E, R> implements Driver {
     if (prepared === undefined) return this.unasked()
     if (prepared._tag === "End") {
       if (!this.parts.isChat) {
-        // The result of a step has no outcome.
+        // A step's result has no outcome.
         return this.endUnheard([], new Adapter.AdapterError(Requests.refusedBy(prepared.outcome)))
       }
       return this.after(this.closeStep(), () => this.become({ ...prepared, _tag: "Finishing" }))
@@ -547,7 +541,7 @@ class Loop<E, R> implements Driver {
     return this.after(this.record(isToRecord, delivery), (isRecorded) => {
       if (!isRecorded && (delivery === undefined || this.isCancelled)) return this.unasked()
       if (!isRecorded) {
-        // A message was withdrawn before that was durable: the rules are asked anew.
+        // A message was withdrawn before its delivery was durable: the rules are asked again.
         Object.assign(this, { introduced, noted, thread, unrecorded })
         return this.become({ _tag: "Opening" })
       }
@@ -556,7 +550,10 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Records what rules said about the next request, in a run that is recorded. `false`: it is not made. */
+  /**
+   * Records the rules' additions to the next request, in a recorded run. Returns `false` if the request must not be
+   * made.
+   */
   private record(isToRecord: boolean, delivery: Rules.Delivery | undefined): Effect.Effect<boolean> {
     const { introduced: messages, parts: { recorded }, state: { spent }, step: { attempt, index }, unrecorded } = this
     if (!isToRecord) return Effect.succeed(true)
@@ -567,7 +564,7 @@ class Loop<E, R> implements Driver {
     return recorded?.journal.prepares(prepared) ?? Effect.succeed(true)
   }
 
-  /** Records that a whole reply does not count: its calls are recorded with it. */
+  /** Records that a whole reply is discarded: its calls are recorded, too. */
   private discard(): Effect.Effect<void> {
     const { parts: { recorded }, state: { spent, usage }, step: { attempt, index }, unrecorded: notes } = this
     this.unrecorded = Rules.noNotes
@@ -582,20 +579,20 @@ class Loop<E, R> implements Driver {
     }) ?? Effect.void
   }
 
-  /** Adds notes of rules to those of the step in progress. */
+  /** Adds rule notes to the current step. */
   private note(notes: Rules.Notes): void {
     this.noted = Rules.both(this.noted, notes)
     this.unrecorded = Rules.both(this.unrecorded, notes)
   }
 
-  /** Adds messages of rules to the thread. */
+  /** Adds rule messages to the thread. */
   private introduce(messages: ReadonlyArray<Message.Message> | undefined): void {
     if (messages === undefined || messages.length === 0) return
     this.thread = Thread.append(this.thread, messages)
     this.introduced = [...this.introduced, ...messages]
   }
 
-  /** Opens the span of a step, before its first request or as its recorded reply is repeated. */
+  /** Opens a step's span, before its first request or when its recorded reply is repeated. */
   private openStep(phase: Phase<E>, events?: Events): Emitted<E, R> {
     const { context, id, parts, step } = this
     this.phase = phase
@@ -603,18 +600,18 @@ class Loop<E, R> implements Driver {
     const tracing = parts.span === undefined ? Telemetry.tracing(context) : parts.span.tracing(context)
     if (tracing === undefined) return Effect.succeed(events)
     step.spans = new Telemetry.Step(tracing, id, step.index)
-    // Unlike `undefined`, an empty list makes the stream pull anew, under the span.
+    // Unlike `undefined`, an empty list makes the stream pull again, under the span.
     return Effect.succeed(events ?? [])
   }
 
-  /** Notices a deadline that has passed: code that blocks the thread keeps its timer from firing. */
+  /** Checks for a passed deadline: code blocking the thread delays its timer. */
   private checkDeadline(): void {
     const { cancellation, deadline } = this.parts.ambient
     if (deadline === undefined) return
     if (this.now >= deadline.at) cancellation?.request("deadline", Deadline.cause)
   }
 
-  /** Works the settled calls of an earlier turn. A policy fails no turn for them. */
+  /** Works an earlier turn's settled calls. No policy fails the turn because of these calls. */
   private beginEarlier({ calls: recorded }: RunJournal.Earlier): Emitted<E, R> {
     const { base, base: { settings } } = this
     const policy = { ...settings.policy, unknownTool: "answer" } as const
@@ -624,14 +621,14 @@ class Loop<E, R> implements Driver {
     return this.openWork({ ...Fold.toResponse(this.state), toolCalls: calls }, plan, undefined, undefined, undefined)
   }
 
-  /** The reason why no call of an earlier turn may begin, if there is one. */
+  /** Reason no call of an earlier turn may begin, if any. */
   private get refusal(): string | undefined {
     const ends = this.parts.recorded?.start.ends
     if (ends !== undefined) return `${RunJournal.endOf(ends)} before it was resumed`
     return this.isCancelled ? runCancelled : undefined
   }
 
-  /** Leaves the calls of an earlier turn: the run ends with them, or its first step follows. */
+  /** Leaves an earlier turn's calls: the run ends with them, or continues with its first step. */
   private completeEarlier(
     { isLast }: RunJournal.Earlier,
     calls: ReadonlyArray<Message.ToolCall>,
@@ -644,11 +641,11 @@ class Loop<E, R> implements Driver {
     return this.after(this.leave(Exit.void), () => {
       this.step = stepAt(0, this.step.attempt)
       const { thread = this.thread } = state
-      // Messages of rules about the next request are recorded behind the answers.
+      // Rule messages for the next request are recorded after the answers.
       this.thread = SharedMessages.appended(thread, this.takenUp)
       const contextUpdate = state.tools.contextUpdate(calls.map(({ id }) => id))
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
-      // The answers are in the thread, in the places of their calls.
+      // The answers are in the thread, behind their calls.
       const step = {
         response: Fold.toResponse(state),
         thread,
@@ -673,7 +670,7 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Repeats the recorded reply of the open turn: its calls are decided on by their table. */
+  /** Repeats the recorded reply of the open turn: its calls are decided from their table. */
   private repeating(turn: RunJournal.Turn): Emitted<E, R> {
     return this.become({ _tag: "Deciding", batch: undefined }, turn.events)
   }
@@ -694,7 +691,7 @@ class Loop<E, R> implements Driver {
     } = this
     step.attempt++
     const fibers = {
-      // The connection that is read when the run is asked to stop is closed by `hangUp`.
+      // `hangUp` closes the open connection when the run is asked to stop.
       reading: new Worker(running, {
         kind: "adapter",
         id,
@@ -730,14 +727,14 @@ class Loop<E, R> implements Driver {
     const reply = step.reply = new ReplyReader(fibers, this.context, open, hear)
     const mayStart = mode === "auto" &&
       Array.from(tools.values()).some((tool) => Plan.mayStartEarly(tool, settings.policy))
-    // The batch lets a cancellation wake the reader, also while the connection opens.
+    // A cancellation can wake the reader through the batch, even while the connection opens.
     const batch = ambient.cancellation === undefined ? undefined : this.openBatch(Infinity)
     const phase: Hearing<E> = { _tag: "Hearing", reply, batch, mayStart, hasStarted: false }
     Fold.beginReply(this.state, thread)
     return this.become(phase)
   }
 
-  /** Sends a request, and tells the journal and the listener of it. */
+  /** Sends a request, and reports it to the journal and the listener. */
   private sent(
     adapter: Adapter.Service,
     request: Adapter.Request
@@ -748,7 +745,7 @@ class Loop<E, R> implements Driver {
     const requested = recorded?.journal.requested
     if (requested !== undefined) requested(this.request = { at: this.now, first: undefined, attempt, model, provider })
     const listener = Context.get(context, Requests.CurrentListener)
-    // A run inside a handler that is no sub-agent is not shown, and neither are its requests.
+    // A run inside a handler other than a sub-agent is not shown, and neither are its requests.
     if (listener === undefined || listener.within !== Context.get(context, CurrentHandler)?.context.progress) {
       return adapter.stream(request)
     }
@@ -766,7 +763,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** Takes the next events, of the model or of the batch beside it. */
+  /** Takes the next events from the model or the batch. */
   private hearing(phase: Hearing<E>, batch: Batches.Batch<E>, before: Events): EventPull<E, R> {
     if (!batch.isEmpty) return this.proceed(batch.take, before)
     if (this.isCancelled) return this.proceed(this.endReply(phase, { _tag: "Ended" }), before)
@@ -775,7 +772,7 @@ class Loop<E, R> implements Driver {
     return isEvents(heard) ? this.emitReply(heard, before) : this.proceed(this.endReply(phase, heard), before)
   }
 
-  /** Folds events of a reply, which names its calls, and emits each with those that rules add behind it. */
+  /** Folds reply events, naming their calls, and emits each with events added by rules. */
   private emitReply(events: Events, before: Events): EventPull<E, R> {
     const { hears, parts: { running }, request, rules, state } = this
     if (running.isLeft) return Cause.done()
@@ -792,11 +789,11 @@ class Loop<E, R> implements Driver {
     return this.emitFolded(heard, before)
   }
 
-  /** Takes the calls that became final with these events and may start now, so that `startCalls` passes them over. */
+  /** Takes the calls made final by these events that may start now; `startCalls` then skips them all. */
   private takeStartable(events: Events): ReadonlyArray<Plan.Decode> {
     const { phase } = this
     if (phase._tag !== "Hearing" || !phase.mayStart) return []
-    // All remaining calls are decided on together from the end of a reply on.
+    // All remaining calls are decided together from the end of a reply on.
     if (events.some(({ _tag }) => _tag === "MessageCompleted" || _tag === "Error")) phase.mayStart = false
     return phase.mayStart
       ? events.flatMap((event) => event._tag === "ToolCallCompleted" ? this.takeIfStartable(event) : [])
@@ -819,7 +816,7 @@ class Loop<E, R> implements Driver {
     return Effect.runSyncWith(this.context)(Plan.startsEarly(job, this.ask.settings.policy))
   }
 
-  /** Starts calls while the reply is still read, and returns the events that they emit at once. */
+  /** Starts calls while the reply is being read, and returns their immediate events. */
   private startEarly(jobs: ReadonlyArray<Plan.Decode>): Events {
     const { phase } = this
     if (jobs.length === 0 || phase._tag !== "Hearing") return noEvents
@@ -830,16 +827,16 @@ class Loop<E, R> implements Driver {
     return isObserved(this.parts.view) ? noEvents : batch.takeNow()
   }
 
-  /** The services of handlers. */
+  /** Services for handlers. */
   private get within(): Context.Context<R> {
     return this.services === undefined ? this.context : Context.merge(this.context, this.services)
   }
 
-  /** Opens a batch, which the step closes: the step has it before an interruption can come. */
+  /** Opens a batch, closed by the step: the step owns the batch before any interruption. */
   private openBatch(calls: number): Batches.Batch<E> {
     const { ask: { settings, tools }, parts: { ambient: given, recorded, running }, step } = this
     const { journal } = recorded ?? {}
-    // The time that a deadline keeps for an answer is there for the call that gives it, too.
+    // The time kept by a deadline for an answer also serves the call giving the answer.
     const { deadline } = given
     const ambient = deadline !== undefined && Typed.isAnswerOnly(tools)
       ? { ...given, deadline: { ...deadline, toolsUntil: deadline.at } }
@@ -849,7 +846,7 @@ class Loop<E, R> implements Driver {
     return batch
   }
 
-  /** Ends the reply. A rule may ask for a broken one again, if no call of it has started. */
+  /** Ends the reply. A rule may request a broken reply again, if none of its calls has started. */
   private endReply(phase: Hearing<E>, heard: Ending): Emitted<E, R> {
     if (this.parts.running.isLeft) return Cause.done()
     const isVoid = heard._tag === "Ended" && !this.isCancelled && this.ask.mode === "auto" && Fold.isVoid(this.state)
@@ -863,11 +860,11 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Asks the rules about a reply, which stays unless one of them asks again. */
+  /** Asks the rules about a reply, which is kept unless a rule asks again. */
   private replied(error: unknown, mayRepeat: boolean, keep: () => Emitted<E, R>): Emitted<E, R> {
     const { rules, state, state: { spent, usage } } = this
     if (!rules.some(({ reply }) => reply !== undefined)) return keep()
-    // A recorded reply has the usage of the discarded ones, too.
+    // A recorded reply's usage includes discarded replies.
     const reply = { error, mayRepeat, hasSaid: Fold.hasSaid(state), usage: Response.sumUsage([spent, usage]) }
     return this.after(Rules.replied(rules, reply, this.at(), this.ruled), ({ again, notes }) => {
       this.note(notes)
@@ -877,18 +874,18 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Runs the effect of a rule in the fiber of the observer. A soft stop does not wait for it: `undefined`. */
+  /** Runs a rule's effect in the observer's fiber. A soft stop does not wait, and yields `undefined`. */
   private readonly ruled = <A, F>(name: string, effect: Effect.Effect<A, F, R>): Effect.Effect<A | undefined, F, R> =>
     evaluate(this.parts.running, this.id, name, effect, "none")
 
-  /** Runs the last effect of a rule, which has the grace period. */
+  /** Runs a rule's last effect, within the grace period. */
   private readonly ending = <A, F>(name: string, effect: Effect.Effect<A, F, R>): Effect.Effect<A | undefined, F, R> =>
     evaluate(this.parts.running, this.id, name, effect, "grace")
 
-  /** Discards the reply, and asks the model again. */
+  /** Discards the reply and asks the model again. */
   private askAgain(error: unknown, { after, events = [] }: Rules.AskAgain): Emitted<E, R> {
     this.step.spans?.askedAgain(error)
-    // A reply may break behind its message, which is recorded.
+    // A reply may break after its message, which is recorded.
     const discarded = this.state.message === null ? Effect.void : this.discard()
     return Effect.flatMapEager(
       Effect.flatMapEager(this.beginDisconnect(Exit.void), () => discarded),
@@ -897,8 +894,7 @@ class Loop<E, R> implements Driver {
   }
 
   /**
-   * Leaves the reply, whole or broken. A failure before the first event of a run fails the run, any later one is an
-   * event.
+   * Leaves the reply, whole or broken. A failure before a run's first event fails the run; a later failure is an event.
    */
   private leaveReply({ batch }: Hearing<E>, ending: Ending): Emitted<E, R> {
     if (this.step.spans !== undefined) this.endInference(this.step.spans, ending)
@@ -910,9 +906,9 @@ class Loop<E, R> implements Driver {
     return this.endUnheard(events, error)
   }
 
-  /** Ends a step that has shown nothing of its reply. In the first step of a run, the run fails. */
+  /** Ends a step that has shown nothing from its reply. In a run's first step, the run fails. */
   private endUnheard(events: Events, error: unknown): Emitted<E, R> {
-    // The calls of a recorded reply stay as they are, for the next process.
+    // Calls of a recorded reply stay unchanged for the next process.
     const isRepeated = this.turn !== undefined
     if (isRepeated || this.step.index === 0 && !this.hadEarlier) return Effect.fail(error as Adapter.AdapterError)
     return Effect.flatMapEager(
@@ -921,7 +917,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** Ends the span of the model call, with the reply as far as it came. */
+  /** Ends the model call's span, with the reply so far. */
   private endInference(spans: Telemetry.Step, ending: Ending): void {
     const { state } = this
     const error = ending._tag === "Broken"
@@ -932,7 +928,7 @@ class Loop<E, R> implements Driver {
     spans.replied(Fold.toResponse(state), error ?? { isCut: this.isCancelled && state.message === null })
   }
 
-  /** Closes the connection, however the reply has ended, and only then starts the other calls. */
+  /** Closes the connection, however the reply ended, before starting the other calls. */
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     const { turn } = this
     if (turn === undefined) return this.decide(batch)
@@ -984,7 +980,7 @@ class Loop<E, R> implements Driver {
       ? undefined
       : Plan.ending(finishReason)
     const plan = Plan.divide(calls, response.toolCalls, this.ask, isStarted, refusal, recorded)
-    // A reply that was filtered or failed has its early calls interrupted, and the others do not run.
+    // Early calls of a filtered or failed reply are interrupted, and the others do not run.
     if (finishReason === "content_filter" || finishReason === "error") early?.cancel(Plan.ending(finishReason))
     return this.openWork(response, plan, undefined, early)
   }
@@ -1014,7 +1010,7 @@ class Loop<E, R> implements Driver {
       : hasFailed
       ? failedTurn
       : undefined
-    // Calls that wait stay open, unless the run is over: then they are answered as cancelled.
+    // Waiting calls stay open, unless the run is over: then they are answered as cancelled.
     return this.after(
       Plan.ended(plan, response, this.ask, this.workedOf(batch, response), over),
       (ended) =>
@@ -1024,7 +1020,7 @@ class Loop<E, R> implements Driver {
     )
   }
 
-  /** Returns the outcome of the batch. Its calls that wait are in the fold. */
+  /** Returns the batch's outcome. Its waiting calls are in the fold. */
   private workedOf(batch: Batches.Batch<E> | undefined, { toolCalls }: Response.Response): Plan.Worked | undefined {
     const before = this.earlier?.halt
     if (batch === undefined) return before && { halt: before, suspensions: [] }
@@ -1046,25 +1042,25 @@ class Loop<E, R> implements Driver {
   ): Emitted<E, R> {
     const { ask: { mode, settings: { policy } }, parts: { ambient }, state, step: { index } } = this
     const message = Outcomes.assistantMessage(response, calls, response.message?.reasoning)
-    // A step that waits for an answer from outside is not cut short: its calls stay open.
+    // A step waiting for an outside answer is not cut short: its calls stay open.
     const isCut = suspensions.length === 0 && this.isCancelled
-    // A question that was withdrawn halts nothing; another halt may decide in its place.
+    // A withdrawn question halts nothing; another halt may decide instead.
     const halt = decided?.haltedReason === "ask_user" && suspensions.length === 0 ? Fold.halt(state) : decided
     return this.after(this.closeStep(), () => {
       const said = isCut && message.content === "" && message.toolCalls === undefined ? [] : [message]
       const added = said.concat(Fold.answers(state))
-      // A run of one step shares its messages with no other thread.
+      // A run with one step shares its messages with no other thread.
       const thread = (index === 0 ? SharedMessages.appended : SharedMessages.appendedShared)(this.thread, added)
       const introduced = Outcomes.since(this.thread, state.thread)
       const messages = introduced.length === 0 ? added : introduced.concat(added)
       const isToolTurn = Fold.isToolTurn(policy, response)
       const isDone = isCut || Fold.isDone(policy, response)
-      // All calls of a manual turn are handed over, unless those of a resumed turn were answered before.
+      // All calls in a manual turn are handed over, except those answered before a resume.
       const isManual = mode === "manual" && (calls.length === 0 || manual.length > 0)
       const step = isManual
         ? { response, thread, messages, mode, manualToolCalls: [] }
         : { response, thread, messages, mode: "auto" as const, manualToolCalls: manual }
-      // The run may have to end with the turn that it was resumed in.
+      // The run may have to end with the turn it was resumed in.
       if (this.ends !== undefined) RunJournal.end(ambient.cancellation, this.ends)
       this.ends = undefined
       const event = Outcomes.stepCompleted(step, isToolTurn, isDone, halt, suspensions, this.noted)
@@ -1076,7 +1072,7 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Closes the step. A pull that is interrupted before the end of this leaves the step open: the run closes it. */
+  /** Closes the step. A pull interrupted before this ends leaves the step open: the run then closes it instead. */
   private closeStep(): Effect.Effect<void> {
     return Effect.mapEager(this.leave(Exit.void), () => {
       this.step = stepAt(this.step.index + 1)
@@ -1102,21 +1098,23 @@ class Loop<E, R> implements Driver {
         this.introduce(next.messages)
         return this.become({ _tag: "Opening" })
       }
-      // The reply of the next step is recorded: it was asked for.
+      // The next step's reply is recorded, so its request was made.
       if (this.turn !== undefined) return this.become({ _tag: "Opening" })
       if (next === undefined) return this.become({ _tag: "Finishing", outcome: this.cancelled })
       return this.become({ ...next, _tag: "Finishing" })
     })
   }
 
-  /** Notes the outcome of a run of one step. */
+  /** Notes the outcome of a run with one step. */
   private stepCame(span: Telemetry.Run, isCut: boolean): void {
     const step = Fold.toStepResult(this.state)
     const own = isCut ? this.cancelled : Outcomes.ofStep(step, 0)
     span.came(own ?? { _tag: "StepCompleted" }, step.response)
   }
 
-  /** Ends the run with its result. Live handlers are stopped first, so that it can name those that refuse to stop. */
+  /**
+   * Ends the run with its result. Live handlers are stopped first, so the result can name those that refuse to stop.
+   */
   private finishing(end: Extract<Phase<E>, { readonly _tag: "Finishing" }>): Emitted<E, R> {
     const { outcome, suspensions = [] } = end
     const { noted, notes, parts: { ambient: { spending }, leftOut, recorded, running }, rules, thread } = this
@@ -1142,7 +1140,7 @@ class Loop<E, R> implements Driver {
         ...(leftOut.length === 0 ? {} : { leftOutTools: leftOut }),
         ...(abandoned.length === 0 ? {} : { abandoned }),
         ...("output" in end ? { output: end.output } : {}),
-        // A run whose calls wait has ended before.
+        // A run with waiting calls had already ended.
         ...(ends?._tag === "Failure" && !isWaiting ? failedWith(ends.error) : {})
       }
       this.parts.span?.came(whole.outcome, whole.finalResponse)
@@ -1158,7 +1156,7 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Closes the connection now, if there is one. The returned effect waits until it is closed, and need not be run. */
+  /** Closes the connection now, if any. The returned effect waits until it is closed, and need not be run. */
   private beginDisconnect(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     return this.step.reply?.close(exit) ?? Effect.void
   }
@@ -1171,9 +1169,9 @@ class Loop<E, R> implements Driver {
   }
 
   /**
-   * Closes the resources of the step in progress. The connection is closed first: the provider must not keep generating
-   * while handlers stop. In a run whose reader has left, the handlers are stopped before the rest is closed, and the
-   * wait for them includes a connection that still closes.
+   * Closes the current step's resources. The connection comes first: the provider must not keep generating while
+   * handlers stop. If the run's reader has left, the handlers are stopped before the rest is closed, and the wait for
+   * them includes a connection still closing.
    */
   leave(exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> {
     const { parts: { running }, step: { batches, spans } } = this
@@ -1185,34 +1183,34 @@ class Loop<E, R> implements Driver {
   }
 }
 
-/** Returns the outcome of a run that ends with an error in place of being resumed. */
+/** Returns the outcome of a run ending with an error instead of being resumed. */
 const failedWith = (error: unknown): Pick<Event.ChatResult, "outcome" | "haltedReason"> => {
   const outcome: Event.Outcome = { _tag: "Failed", error }
   return { outcome, haltedReason: Outcomes.haltedReason(outcome) }
 }
 
-/** Tells whether a journal has an event of the run itself: a whole reply, or the end of a step or of the run. */
+/** Returns `true` for a journaled run event: a whole reply, or the end of a step or of the run. */
 const isReported = (event: Event.Event): boolean =>
   event._tag === "StepCompleted" || event._tag === "ChatCompleted" ||
   event._tag === "MessageCompleted" && event.replayed !== true
 
-/** Returns the services that rules give to handlers. Those of a later rule replace those of an earlier one. */
+/** Returns the rules' services for handlers. A later rule's services replace an earlier rule's. */
 const handlersOf = <E, R>(rules: Rules.Rules<E, R>): Context.Context<never> | undefined =>
   rules.reduce<Context.Context<never> | undefined>(
     (all, { handlers }) => handlers === undefined ? all : all === undefined ? handlers : Context.merge(all, handlers),
     undefined
   )
 
-/** The reason for which the calls of a turn do not run that a policy fails. */
+/** Reason for not running the calls in a turn failed by policy. */
 const failedTurn = "the turn called a tool that does not exist"
 
 const runCancelled = "the run was cancelled"
 
-/** Runs two effects, one after the other. Where they have nothing to do, this takes no step. */
+/** Runs two effects in sequence. Without any work, this takes no step. */
 const both = (first: Effect.Effect<void>, second: Effect.Effect<void>): Effect.Effect<void> =>
   Effect.flatMapEager(first, () => second)
 
-/** Returns the request with the additions of a step's handlers to the context. */
+/** Returns the request with context updates from a step's handlers. */
 const withContext = (ask: Rules.Ask, update: Readonly<Record<string, unknown>>): Rules.Ask => ({
   ...ask,
   settings: { ...ask.settings, context: { ...ask.settings.context, ...update } }
@@ -1222,7 +1220,7 @@ const withContext = (ask: Rules.Ask, update: Readonly<Record<string, unknown>>):
 
 const isNonEmpty = (events: Events): events is Arr.NonEmptyReadonlyArray<Event.Event> => events.length > 0
 
-/** Tells whether a consumer wants to see an event. Hiding an event does not change its effect on the run. */
+/** Returns `true` if a consumer wants to see an event. Hiding an event does not change its effect on the run. */
 const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
   switch (event._tag) {
     case "TextDelta":
@@ -1237,13 +1235,13 @@ const isShown = <R>(view: View<R>, event: Event.Event): boolean => {
   }
 }
 
-/** Returns `true` if a run has an observer: `null` is none. */
+/** Returns `true` if a run has an observer. `null` means none is set. */
 const isObserved = <R>({ onEvent }: View<R>): boolean => typeof onEvent === "function"
 
 const shown = <R>(view: View<R>, events: Events): Events =>
   events.every((event) => isShown(view, event)) ? events : events.filter((event) => isShown(view, event))
 
-/** Passes events to the caller's observer, one at a time. The run continues when the observer has returned. */
+/** Passes events to the caller's observer, one at a time. The run continues when the observer returns. */
 export const observed = <R>(
   view: View<R>,
   running: Running,
@@ -1264,8 +1262,7 @@ export const observed = <R>(
 }
 
 /**
- * Runs an effect of a rule in the fiber of the observer. Succeeds with `undefined` if a soft stop came first, which
- * does not wait for it.
+ * Runs a rule's effect in the observer's fiber. Succeeds with `undefined` if a soft stop came first, without waiting.
  */
 const evaluate = <A, E, R>(
   running: Running,
@@ -1282,35 +1279,37 @@ const evaluate = <A, E, R>(
   )
   return Effect.map(evaluated, (answer) => {
     if (answer !== stoppedFirst) return answer
-    // The observer needs a fiber of its own while the effect still cleans up.
+    // The observer needs another fiber while the effect still cleans up.
     running.hooks = undefined
     return undefined
   })
 }
 
-/** Stands for the answer of an effect that a soft stop came before. An effect may itself succeed with `undefined`. */
+/**
+ * Stands for the missing answer of an effect overtaken by a soft stop. An effect may itself succeed with `undefined`.
+ */
 const stoppedFirst = Symbol("stoppedFirst")
 
-/** Ends a run. What its rules have opened is released once its handlers, which may use that, have ended. */
+/** Ends a run. Resources opened by its rules are released after its handlers, which may use them, have ended. */
 const ended = (running: Running, exit: Exit.Exit<unknown, unknown>): Effect.Effect<void> => {
   const { opened } = running
   return opened === undefined ? running.end(exit) : Effect.ensuring(running.end(exit), Scope.close(opened, exit))
 }
 
-/** Returns the worker that runs the observer and the effects of rules: one for the whole run. */
+/** Returns the worker for the observer and rule effects: one for the whole run. */
 const hooks = (running: Running, id: string): Worker =>
   running.hooks ??= new Worker(running, { kind: "hook", id, name: "onEvent", onSoftStop: "grace" })
 
-// The start of a run.
+// Starting a run.
 
 type Next<E, R> = Pulled.Next<Event.Event, Adapter.AdapterError | E, R>
 
 type StartError = Thread.ValidationError | Plan.EngineError
 
-/** The parts of a run that are checked before it is entered. */
+/** Parts of a run checked before it is entered. */
 type Checked<E, R> = Pick<Parts<E, R>, "thread" | "base" | "leftOut">
 
-/** The adapter, the tools and the request of a run. */
+/** Adapter, tools and request of a run. */
 export interface Asked {
   readonly adapter: Adapter.Service
   readonly tools: ToolOptions.Toolbox
@@ -1325,7 +1324,7 @@ const adapterIn = (context: Context.Context<never>): Result.Result<Adapter.Servi
     : Result.succeed(adapter)
 }
 
-/** Checks whether the model can be asked about messages: the adapter, the tools and the options of the request. */
+/** Checks whether the model can be asked about messages: the adapter, the tools and the request options. */
 export const asked = (
   messages: ReadonlyArray<Message.Input>,
   options: StepOptions<any, any>,
@@ -1345,7 +1344,7 @@ export const asked = (
     : Result.succeed({ adapter: adapter.success, tools, template, leftOut })
 }
 
-/** Returns the tools of a run: the application's, the caller's, and that of a typed answer. */
+/** Returns a run's tools: the application's, the caller's, and a typed answer's. */
 export const toolboxOf = (
   { output, tools }: Pick<ChatOptions<any, any>, "output" | "tools">,
   defaults: Policy.Defaults
@@ -1363,16 +1362,16 @@ export const toolboxOf = (
 
 /** A recorded run. */
 export interface Recorded extends RunJournal.Recorded {
-  /** Receives the fibers of the run when it is entered. */
+  /** Receives the run's fibers when it is entered. */
   readonly onEntered?: (running: Running) => void
-  /** The options, where they are checked before the start of the run is recorded. */
+  /** Options, if checked before the run's start is recorded. */
   readonly checked?: {
     readonly settings: Settings.Settings<any, any>
     readonly asked: Result.Result<Asked, StartError>
   }
 }
 
-/** Checks the input and the options. An option that cannot be used throws. */
+/** Checks the input and the options. An unusable option throws. */
 const check = <E, R>(
   input: Thread.Input,
   options: StepOptions<E, R>,
@@ -1386,7 +1385,7 @@ const check = <E, R>(
   const valid = Result.flatMap(adapterIn(services), () => Thread.validate(input))
   if (Result.isFailure(valid)) return Result.fail(valid.failure)
   const thread = valid.success
-  // The last step of a resumed run may have left calls open: the run ends with it.
+  // A resumed run's last step may have left calls open: the run then ends with that step.
   const isTakenUp = start !== undefined && (start.earlier ?? start.turn ?? start.steps[0]) !== undefined
   const unpaired = isTakenUp ? [] : Requests.pairingIssues(thread.messages)
   if (unpaired.length > 0) {
@@ -1402,9 +1401,9 @@ const check = <E, R>(
 }
 
 /**
- * Enters a run of several steps, or of one, and returns the function that its stream is pulled from. The run ends when
- * the scope closes: handlers that are still alive are stopped, and the handler around the run takes its permits back.
- * Where nothing has to be waited for, entering is one step.
+ * Enters a run of one or several steps, and returns the pull function for its stream. The run ends when the scope
+ * closes: live handlers are stopped, and the enclosing handler takes its permits back. Without waiting, entering is one
+ * step.
  */
 export const enter = <E, R>(
   input: Thread.Input,
@@ -1426,7 +1425,7 @@ export const enter = <E, R>(
     if (span !== undefined) span.usage = () => ambient.spending.total
     const around = Context.get(context, Rules.CurrentBudget)
     const start = {
-      // A run that continues after calls of an earlier run were settled has had its first turn.
+      // A run continuing after an earlier turn's calls were settled has had its first turn.
       hasBegun: recorded?.start.hasBegun === true,
       deadline: ambient.deadline,
       now: () => Context.get(context, Clock.Clock).currentTimeMillisUnsafe(),
@@ -1490,7 +1489,7 @@ const warnedOfLeftOut = (leftOut: ReadonlyArray<ToolOptions.LeftOut>): Effect.Ef
     )
   )
 
-/** Returns the agent that a run is which a handler starts: it goes by the name of the tool. */
+/** Returns the agent for a run started by a handler: it has the tool's name. */
 export const agentWithin = <R>(context: Context.Context<R>): Telemetry.Agent | undefined => {
   const handler = Context.get(context as Context.Context<never>, CurrentHandler)
   return handler && { name: handler.name }

@@ -1,6 +1,6 @@
 /**
- * The rule of a typed answer: how the model is asked for it, what counts as one, what follows one that does not fit,
- * and its parts while it comes. It comes with the value of `Output.make`, so that runs without one do not load it.
+ * The typed answer rule: how the model is asked, what counts as an answer, what follows a misfit, and partial answers.
+ * It comes with the value of `Output.make`, so runs without a typed answer do not load it.
  */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -28,10 +28,10 @@ import {
 
 export const name = "output"
 
-/** The ways of asking for a typed answer. */
+/** Ways to ask for a typed answer. */
 type Mode = "native" | "tool" | "finalize"
 
-/** A typed answer, as the loop knows it. */
+/** A typed answer, as seen by the loop. */
 export interface Definition {
   readonly mode: "auto" | Mode
   readonly retries: number
@@ -44,19 +44,19 @@ export interface Definition {
 
 /** The answer on the wire, and as a value. */
 interface Form {
-  /** The schema of what comes on the wire. */
+  /** Wire schema. */
   readonly schema: Schema.Constraint
-  /** The schema of the answer on the wire: an object. */
+  /** JSON Schema of the answer on the wire: an object. */
   readonly jsonSchema: Json.JsonObject
-  /** Returns the answer as JSON, from the decoded value of what came on the wire. */
+  /** Returns the answer as JSON, from the decoded wire value. */
   readonly write: (value: any) => Effect.Effect<Schema.Json, Schema.SchemaError, any>
-  /** Returns the answer as JSON, from what came on the wire. Fails with what does not fit. */
+  /** Returns the answer as JSON, from the wire value. Fails with a description of the misfit. */
   readonly read: (wire: unknown) => Effect.Effect<Schema.Json, string, any>
-  /** Returns the answer of its parts on the wire, which may be missing. */
+  /** Returns the partial answer from a partial wire value, possibly missing. */
   readonly partOf: (wire: unknown) => unknown
 }
 
-/** A root that is no object is a member of one on the wire. */
+/** Returns the wire form. A non-object root becomes a member of an object on the wire. */
 export const formOf = (schema: Schema.Constraint): Form => {
   const own = Schemas.parameters(schema)
   const object = Result.flatMap(own, ({ jsonSchema }) => objectOf(jsonSchema))
@@ -69,7 +69,7 @@ export const formOf = (schema: Schema.Constraint): Form => {
     schema: onWire,
     jsonSchema: Result.getOrElse(objectOf(parameters.jsonSchema), () => parameters.jsonSchema),
     write,
-    // A schema that throws refuses the answer, as one refuses the arguments of a call.
+    // A throwing schema refuses the answer, as it refuses call arguments.
     read: (wire) =>
       Effect.suspend(() => Effect.flatMap(parameters.decode(wire), write)).pipe(
         Effect.catchDefect((defect) => Effect.fail(defect instanceof Error ? defect : { message: String(defect) })),
@@ -79,18 +79,20 @@ export const formOf = (schema: Schema.Constraint): Form => {
   }
 }
 
-/** The note of a request: how it asked for the answer. */
+/** A request's note: how it asked for the answer. */
 interface Note {
   readonly mode?: Mode
-  /** The number of the repair that the step is. */
+  /** Number of the repair made by the step. */
   readonly repair?: number
-  /** A message has asked for the call of a last request, which the adapter cannot force. */
+  /**
+   * Set after a message asked for the answer call of a last request, because the adapter cannot force it by itself.
+   */
   readonly isInWords?: true
 }
 
 const noteOf = (notes: At["noted"]): Note => (noteIn(notes, name) as Note | undefined) ?? {}
 
-/** Returns the mode of a request, by the adapter that is asked. */
+/** Returns a request's mode, depending on the adapter. */
 const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isClosing: boolean): Mode => {
   if (definition.mode === "finalize" || definition.mode === "native") return definition.mode
   const { native = "never" } = adapter.output ?? {}
@@ -100,7 +102,7 @@ const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isClos
   return definition.mode === "auto" && isNative ? "native" : "tool"
 }
 
-/** Returns a request with the form of the answer, and without the tool for it. */
+/** Returns a request with the answer format, and without the answer tool. */
 const native = (definition: Definition, ask: Ask, isClosing: boolean): Ask => {
   const { description, form: { jsonSchema }, name, toolName } = definition
   const schema = description === undefined ? jsonSchema : { description, ...jsonSchema }
@@ -119,7 +121,7 @@ const inWords = (toolName: string): Message.Message =>
 
 const described = (tool: Tool.Any) => ToolOptions.definitions(new Map([[tool.name, tool]]), undefined)
 
-/** Returns a request that offers the tool for the answer, also where a step was narrowed to others. */
+/** Returns a request offering the answer tool, even if a step was narrowed to other tools. */
 const byTool = (ask: Ask, tool: Tool.Any): Ask =>
   ask.tools.has(tool.name) ? ask : {
     ...ask,
@@ -127,20 +129,20 @@ const byTool = (ask: Ask, tool: Tool.Any): Ask =>
     template: { ...ask.template, tools: [...ask.template.tools, ...described(tool)] }
   }
 
-/** Returns a last request, which the tool for the answer is the only one of. */
+/** Returns a last request with the answer tool alone. */
 const closingByTool = (ask: Ask, tool: Tool.Any, isForced: boolean): Ask => ({
   ...ask,
   tools: new Map([[tool.name, tool]]),
   template: { ...ask.template, tools: described(tool), toolChoice: isForced ? { name: tool.name } : "auto" }
 })
 
-/** Returns a request without the tool for the answer, and without its form. */
+/** Returns a request without the answer tool and the answer format. */
 const plain = ({ toolName }: Definition, ask: Ask): Ask => offering(ask, (name) => name !== toolName)
 
 const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
   const isClosing = at.last !== undefined
   const noted = noteOf(at.noted)
-  // A repeated reply was asked for as its request was. A further request may be to another adapter.
+  // A repeated reply was requested in its recorded mode. A further request may go to another adapter.
   const mode = (at.isRepeated ? noted.mode : undefined) ?? modeOf(definition, ask, isClosing)
   const { repair } = noted
   const attributes = {
@@ -163,7 +165,7 @@ const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
   return asked(closingByTool(ask, tool, isForced), isForced || noted.isInWords === true ? [] : [inWords(toolName)])
 }
 
-/** Returns what does not fit where a step has tried to answer by the tool. */
+/** Returns the misfit if a step tried to answer by the tool. */
 const refusedIn = (
   { toolName }: Definition,
   { response: { toolCalls }, toolResults }: Event.StepResult
@@ -173,7 +175,7 @@ const refusedIn = (
   return refused === undefined ? undefined : Message.text(refused)
 }
 
-/** Returns the answer that a halt of the tool has. */
+/** Returns the answer in a halt by the tool. */
 const answerIn = (
   { toolName }: Definition,
   outcome: Event.Outcome,
@@ -186,7 +188,7 @@ const answerIn = (
 
 const longestText = 2000
 
-/** Decides behind a step. `maxTurns` bounds repairs, which are turns. */
+/** Decides after a step. `maxTurns` also bounds repairs, which are turns. */
 const deciding = (definition: Definition, { maxTurns, prompt }: OutputStart) => {
   const { form, retries, toolName } = definition
   const failed = (issues: string, text: string | null): Next =>
@@ -209,7 +211,7 @@ const deciding = (definition: Definition, { maxTurns, prompt }: OutputStart) => 
     const mode = noteOf(at.notes.at(-1) ?? {}).mode
     if (next._tag !== "End") {
       const issues = next._tag === "Last" ? undefined : refusedIn(definition, step)
-      // The answer to the call says what does not fit.
+      // The call's answer describes the misfit.
       return issues === undefined ? next : repaired(issues, undefined, at, null)
     }
     const { outcome } = next
@@ -245,23 +247,23 @@ const deciding = (definition: Definition, { maxTurns, prompt }: OutputStart) => 
   }
 }
 
-// The answer while it comes.
+// Partial answers.
 
 const everyMillis = 50
 const longestPart = 64 * 1024
 const partialOf = Allow.ALL & ~Allow.NUM & ~Allow.SPECIAL
 
-/** Returns the JSON so far, closed tolerantly. Nothing where none has begun. */
+/** Returns the JSON so far, closed tolerantly, or `undefined` before its start. */
 export const partOf = (text: string): unknown => {
   try {
-    // The parser makes a member `__proto__` the prototype. An answer has no such member, and its part neither.
+    // The parser makes a `__proto__` member the prototype. Neither an answer nor its parts have such a member.
     return JSON.parse(JSON.stringify(parse(text, partialOf)))
   } catch {
     return undefined
   }
 }
 
-/** Gives the parts of an answer while it comes: at most one each 50 ms, and none past 64 KiB of text. */
+/** Emits partial answers: at most one per 50 ms, and none beyond 64 KiB of text. */
 const hearing = ({ form, toolName }: Definition, now: () => number) => {
   let text = ""
   let call: string | undefined
@@ -302,7 +304,7 @@ const hearing = ({ form, toolName }: Definition, now: () => number) => {
   }
 }
 
-/** Returns the rule of a typed answer. */
+/** Returns the rule for a typed answer. */
 export const rule = (definition: Definition, start: OutputStart): Rule<never, any> => ({
   name,
   ask: (ask, at) => asking(definition, ask, at),

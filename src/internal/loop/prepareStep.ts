@@ -1,4 +1,4 @@
-/** The option `prepareStep`: a rule whose note is the change of a step. It is asked once a step. */
+/** The `prepareStep` option: a rule whose note is a step's change. It is asked once per step. */
 import * as Effect from "effect/Effect"
 import type * as Schema from "effect/Schema"
 import type * as Types from "effect/Types"
@@ -14,55 +14,55 @@ import * as Json from "../json.ts"
 import { type Ask, type Asked, type At, noteIn, offering, type Rule, type Spender } from "./rules.ts"
 
 /**
- * The place of a run before a step.
+ * A run's place before a step.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Place {
-  /** The index of the step, from 0. */
+  /** Step index, from 0. */
   readonly stepIndex: number
   /** The thread so far. */
   readonly thread: Thread.Thread
-  /** The whole steps, in order. */
+  /** Whole steps, in order. */
   readonly steps: ReadonlyArray<Event.StepResult>
-  /** The value that handlers read as `call.context`. */
+  /** Value of `call.context` for handlers. */
   readonly context: Readonly<Record<string, unknown>>
-  /** The usage of the whole steps together. `null` where none reported any. */
+  /** Total usage of the whole steps. `null` if not reported at all. */
   readonly usage: Response.Usage | null
-  /** The amount that the run has spent. Left out unless a budget is around it. */
+  /** The run's spending. Left out without a budget around the run. */
   readonly spent?: Event.Spent
 }
 
 /**
- * The change of one step: JSON of at most 65,536 characters. A field that is left out stays as the run has it.
+ * The change for one step: JSON of at most 65,536 characters. Omitted fields stay unchanged.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Change {
-  /** The adapter, by its name in `Adapter.named`. A name that is not there is a defect. */
+  /** Adapter, by name in `Adapter.named`. An unknown name is a defect. */
   readonly adapter?: string | undefined
-  /** The name of the model. */
+  /** Model name. */
   readonly model?: string | undefined
   /**
-   * The tools that the step offers, by their names. A call of another tool of the run is answered `unknown_tool`. The
-   * tool of a typed answer is offered with them.
+   * Tools offered in the step, by name. A call to another tool of the run is answered `unknown_tool`. A typed answer's
+   * tool is offered as well.
    */
   readonly tools?: ReadonlyArray<string> | undefined
-  /** The tool that the model may, must or must not call. */
+  /** Tool choice for the model. */
   readonly toolChoice?: Requests.ToolChoice | undefined
-  /** The text in front of the messages. */
+  /** System prompt. */
   readonly system?: string | undefined
-  /** The sampling temperature, from 0 to 2. */
+  /** Sampling temperature, from 0 to 2. */
   readonly temperature?: number | undefined
-  /** The number of tokens that the reply may have. */
+  /** Longest reply, in tokens. */
   readonly maxTokens?: number | undefined
-  /** Fields of the provider's own. They replace those of the same names. */
+  /** The provider's own fields, replacing fields with the same names. */
   readonly options?: Readonly<Record<string, unknown>> | undefined
 }
 
-/** Returns the change of a step. */
+/** Returns the change for a step. */
 export type Prepare<E, R> = (next: Place) => Change | Effect.Effect<Change, E, R>
 
 export const name = "prepareStep"
@@ -103,7 +103,7 @@ const misused = (problem: string): Error => new Error(`${name}: ${problem}`)
 const unknownAdapter = (wanted: string, known: Adapter.Service["named"]): string =>
   `there is no adapter ${JSON.stringify(wanted)}; those of Adapter.named: ${listed(known?.keys() ?? [])}`
 
-/** Returns the recorded adapter of a step that is not there any more, and the description of the problem. */
+/** Returns a description of a step's recorded adapter if it no longer exists. */
 export const missingAdapter = (note: unknown, adapter: Adapter.Service | undefined) => {
   const wanted = (note as Change | undefined)?.adapter
   return wanted === undefined || adapter?.named?.has(wanted) === true
@@ -111,7 +111,7 @@ export const missingAdapter = (note: unknown, adapter: Adapter.Service | undefin
     : unknownAdapter(wanted, adapter?.named)
 }
 
-/** Throws for a change that names what is not there. */
+/** Throws for a change naming unknown items. */
 const check = (change: Change, { adapter, runTools: tools }: Ask): void => {
   const given: unknown = change
   if (!Json.isObject(given)) throw misused(`it returned ${Json.render(given)}; return an object, {} for no change`)
@@ -125,9 +125,7 @@ const check = (change: Change, { adapter, runTools: tools }: Ask): void => {
   }
 }
 
-/**
- * Returns a request with a change. Tools and adapters that are not there do not count: a run may be resumed without.
- */
+/** Applies a change to a request. Unknown tools and adapters are ignored: a run may be resumed without them. */
 const changed = (ask: Ask, { adapter, options, system, tools: wanted, ...fields }: Change): Ask => {
   const names = wanted === undefined ? undefined : new Set(wanted)
   const offered = names === undefined ? ask : offering(ask, (name) => names.has(name))
@@ -136,7 +134,7 @@ const changed = (ask: Ask, { adapter, options, system, tools: wanted, ...fields 
     ...fields as Partial<Requests.Template>
   }
   if (options !== undefined) template.options = { ...template.options, ...options }
-  // A model without tools cannot be made to call one.
+  // A model without tools cannot be forced to call a tool.
   if (template.tools.length === 0 && Requests.isForced(template.toolChoice) && fields.toolChoice === undefined) {
     delete template.toolChoice
   }
@@ -148,7 +146,7 @@ const changed = (ask: Ask, { adapter, options, system, tools: wanted, ...fields 
   }
 }
 
-/** Returns the request of a step with a new change, which is its note. */
+/** Returns a step's request with a new change, noted for the step. */
 const noting = (ask: Ask, at: At, given: Change): Asked => {
   check(given, ask)
   const change = Values.given(given)
@@ -162,8 +160,8 @@ const noting = (ask: Ask, at: At, given: Change): Asked => {
 }
 
 /**
- * Changes each step as the caller says. A request that repeats a step, for a broken reply or after a kill, has the
- * recorded change.
+ * Changes each step as the caller decides. A request repeating a step, after a broken reply or a kill, has the recorded
+ * change.
  */
 export const preparing = <E, R>(prepare: Prepare<E, R>, spender?: Spender): Rule<E, R> => ({
   name,

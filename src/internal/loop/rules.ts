@@ -1,10 +1,9 @@
 /**
- * The seam between the turns of a run. A rule changes what the model is asked, hears the reply, asks again for it, or
- * decides what follows a step. Rules are asked in one order, each over what those before it said. The loop names no
- * rule.
+ * The seam between a run's turns. A rule changes the request, hears the reply, asks again, or decides what follows a
+ * step. Rules are asked in one order, each seeing the results of the rules before. The loop names no rule.
  *
- * A decision is a function of recorded steps and of notes, so that a resumed run asks the same rules and comes to the
- * same end. Where no rule waits, asking takes no step of a fiber.
+ * A decision depends only on recorded steps and notes, so a resumed run asks the same rules and reaches the same end.
+ * If no rule waits, asking takes no fiber step.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -24,29 +23,29 @@ import * as Json from "../json.ts"
 import type { Running } from "../stop/ownedFibers.ts"
 
 /**
- * The request of a step, as a rule changes it.
+ * A step's request, as changed by a rule.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Ask extends Plan.Rules {
-  /** The model that is asked. */
+  /** The requested model. */
   readonly adapter: Adapter.Service
-  /** The system prompt, which stands before the messages. `undefined` for none. */
+  /** System prompt, before the messages. `undefined` for none at all. */
   readonly system: string | undefined
-  /** The options of the run, resolved. */
+  /** Resolved run options. */
   readonly settings: Settings.Settings<any, any>
   /** The request without its messages. */
   readonly template: Requests.Template
-  /** The messages that are sent in place of the thread, which stays as it is. Left out by default. */
+  /** Messages sent instead of the thread, which stays unchanged. Left out by default. */
   readonly view?: ReadonlyArray<Message.Message>
-  /** Attributes of the request's span, by their names. None by default. */
+  /** Span attributes of the request, by name. None by default. */
   readonly attributes?: Readonly<Record<string, string | number>>
 }
 
 /**
- * Notes of rules about a step, by their names. A note is JSON of at most 65,536 characters, and the notes of a step
- * together have at most 262,144.
+ * Rule notes on a step, by rule name. A note is JSON of at most 65,536 characters, and a step's notes together have at
+ * most 262,144.
  *
  * @category models
  * @since 0.1.0
@@ -55,64 +54,64 @@ export type Notes = Readonly<Record<string, Schema.Json>>
 
 export const noNotes: Notes = {}
 
-/** Returns a request that offers some of its tools. Public as `Rule.offer`. */
+/** Returns a request offering some of its tools. Public as `Rule.offer`. */
 export const offering = (ask: Ask, isOffered: (name: string) => boolean): Ask => ({
   ...ask,
   tools: new Map(Array.from(ask.tools).filter(([name]) => isOffered(name))),
   template: { ...ask.template, tools: ask.template.tools.filter(({ name }) => isOffered(name)) }
 })
 
-/** Returns the notes of both. The later ones replace those of the same rules. */
+/** Merges notes. Later notes replace those of the same rules. */
 export const both = (before: Notes, later: Notes): Notes => later === noNotes ? before : { ...before, ...later }
 
-/** Returns the note of a rule. */
+/** Returns a rule's note. */
 export const noteIn = (notes: Notes, rule: string): Schema.Json | undefined =>
   Object.hasOwn(notes, rule) ? notes[rule] : undefined
 
-/** Returns the latest note of a rule in a run. */
+/** Returns a rule's latest note in a run. */
 export const latest = ({ noted, notes }: Pick<At, "noted" | "notes">, rule: string): Schema.Json | undefined =>
   noteIn(noted, rule) ?? noteIn(notes.findLast((step) => Object.hasOwn(step, rule)) ?? noNotes, rule)
 
-/** The name under which the notes of a step say that it is the last one, and why. No rule has it. */
+/** Note name marking a step as last, with the reason. No rule may use this name. */
 const lastName = "last"
 
-/** Returns the reason for which a step with these notes is the last one. */
+/** Returns the reason why a step with these notes is last. */
 export const lastIn = (notes: Notes | undefined): string | undefined => {
   const last = notes?.[lastName]
   return typeof last === "string" ? last : undefined
 }
 
 /**
- * The place of a run when a rule is asked.
+ * A run's place when a rule is asked.
  *
  * @category models
  * @since 0.1.0
  */
 export interface At {
-  /** The id of the run. */
+  /** Id of the run. */
   readonly requestId: string
-  /** The thread so far, with the messages of rules. */
+  /** The thread so far, including rule messages. */
   readonly thread: Thread.Thread
-  /** The whole steps, in order. */
+  /** Whole steps, in order. */
   readonly steps: ReadonlyArray<Event.StepResult>
-  /** The index of the step in progress, from 0. Behind a step, the index of the next one. */
+  /** Index of the current step, from 0. After a step, the index of the next step. */
   readonly stepIndex: number
-  /** The number of requests that the step in progress has made, also before a crash. */
+  /** Number of requests in the current step, including those before a crash. */
   readonly attempt: number
-  /** The notes of the whole steps, in order. */
+  /** Notes on the whole steps, in order. */
   readonly notes: ReadonlyArray<Notes>
-  /** The notes of the step in progress so far. Behind a step, those that rules have made for the next one. */
+  /** Notes on the current step so far. After a step, notes made by rules for the next step. */
   readonly noted: Notes
-  /** The notes of rules that keep theirs for the session, as the run began with them. */
+  /** Initial notes of rules that keep theirs for the session. */
   readonly kept: Notes
-  /** The reason for which the step in progress is the last one, if one is known; behind a step, that of the step. */
+  /** Reason why the current step is last, if known; after a step, the reason for that step. */
   readonly last: string | undefined
-  /** `true` where the reply of the step is already recorded: no request follows. */
+  /** `true` if the step's reply is already recorded: no request follows. */
   readonly isRepeated: boolean
 }
 
 /**
- * A request with what a rule adds to it: a note, messages, an effect.
+ * A request with a rule's additions: a note, messages, an effect.
  *
  * @category models
  * @since 0.1.0
@@ -121,33 +120,33 @@ export interface Asked<out R = never> {
   readonly _tag: "Ask"
   /** The request. */
   readonly ask: Ask
-  /** A note, which is recorded before the request. */
+  /** Note, recorded before the request. */
   readonly note?: Schema.Json
-  /** Messages that are added to the thread before the request, and recorded with the note. */
+  /** Messages added to the thread before the request, recorded with the note. */
   readonly messages?: ReadonlyArray<Message.Message>
-  /** An effect that runs before the request, once the note and the messages are recorded. */
+  /** Effect run before the request, once the note and the messages are recorded. */
   readonly recorded?: Effect.Effect<unknown, never, R>
-  /** The messages of an inbox among these, which may still be withdrawn. None for a rule of a caller. */
+  /** Inbox messages among these, which may still be withdrawn. None for a caller's rule. */
   readonly delivery?: Delivery | undefined
 }
 
 /**
- * Messages of an inbox, on the way into a request.
+ * Inbox messages on the way into a request.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Delivery {
-  /** The events that are shown before the request. */
+  /** Events shown before the request. */
   readonly events: ReadonlyArray<Event.Of<"MessageDelivered">>
-  /** The ids of those whose delivery the journal records. */
+  /** Ids of messages whose delivery the journal records. */
   readonly kept: ReadonlyArray<string>
-  /** Takes the messages, whose fate is then known. `false` where one was withdrawn: the rules are asked anew. */
+  /** Takes the messages, settling their fate. Returns `false` if any was withdrawn: the rules are asked again. */
   readonly take: () => boolean
 }
 
 /**
- * The consequence of a step: another one, a last one for an answer, or the end.
+ * Consequence of a step: another step, a last step for an answer, or the end.
  *
  * @category models
  * @since 0.1.0
@@ -162,39 +161,39 @@ export type Next = Go | Last | End
  */
 export interface Go {
   readonly _tag: "Go"
-  /** A note for the next step. */
+  /** Note for the next step. */
   readonly note?: Schema.Json
-  /** Messages that are added to the thread before the next request. */
+  /** Messages added to the thread before the next request. */
   readonly messages?: ReadonlyArray<Message.Message>
 }
 
 /**
- * A last step, in which the model has no tools and has to answer.
+ * A last step, without tools: the model has to answer.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Last {
   readonly _tag: "Last"
-  /** The reason, which the result has as `finalized`. */
+  /** Reason, in the result as `finalized`. */
   readonly by: string
-  /** A note for the step. */
+  /** Note for the step. */
   readonly note?: Schema.Json
-  /** Messages that are added to the thread before the next request. */
+  /** Messages added to the thread before the next request. */
   readonly messages?: ReadonlyArray<Message.Message>
 }
 
 /**
- * The end of the run. A `RuleEnded` that names no rule gets the deciding rule's name.
+ * The end of the run. A `RuleEnded` without a rule name gets the deciding rule's name.
  *
  * @category models
  * @since 0.1.0
  */
 export interface End {
   readonly _tag: "End"
-  /** The outcome of the run. */
+  /** The run's outcome. */
   readonly outcome: Event.Outcome
-  /** The typed answer, encoded, where the end has one. */
+  /** Typed answer, encoded, if the end has one of its own. */
   readonly output?: Schema.Json
 }
 
@@ -205,24 +204,24 @@ export const end = (outcome: Event.Outcome): End => ({ _tag: "End", outcome })
 export const last = (by: string, more: Omit<Last, "_tag" | "by"> = {}): Last => ({ _tag: "Last", by, ...more })
 
 /**
- * A reply, whole or broken, as a rule hears it.
+ * A reply, whole or broken, as heard by a rule.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Replied {
-  /** The error that broke it. `undefined` for a whole reply. */
+  /** Error that broke the reply. `undefined` for a whole reply. */
   readonly error: unknown
-  /** `true` if it has said something: text, reasoning or a call. */
+  /** `true` if the reply has any text, reasoning or call. */
   readonly hasSaid: boolean
-  /** `true` if no call of it has started, and the run is not stopped: the model may be asked again. */
+  /** `true` if none of its calls has started and the run is not stopped: the model may be asked again. */
   readonly mayRepeat: boolean
-  /** The usage that it reported, with that of the discarded replies of its step. `null` for none. */
+  /** Reported usage, including the step's discarded replies. `null` if nothing was reported. */
   readonly usage: Response.Usage | null
 }
 
 /**
- * The consequence of a reply: it stays as it is, or the model is asked again.
+ * Consequence of a reply: it is kept, or the model is asked again.
  *
  * @category models
  * @since 0.1.0
@@ -230,37 +229,37 @@ export interface Replied {
 export type Reply = Keep | AskAgain
 
 /**
- * The reply stays as it is.
+ * Keeps the reply.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Keep {
   readonly _tag: "Keep"
-  /** A note, which is recorded with the step. */
+  /** Note, recorded with the step. */
   readonly note?: Schema.Json
 }
 
 /**
- * The reply is discarded, and the model is asked again.
+ * Discards the reply and asks the model again.
  *
  * @category models
  * @since 0.1.0
  */
 export interface AskAgain {
   readonly _tag: "AskAgain"
-  /** The wait before the request, in milliseconds. */
+  /** Pause before the request, in milliseconds. */
   readonly after: number
-  /** A note, which is recorded before the next request. */
+  /** Note, recorded before the next request. */
   readonly note?: Schema.Json
-  /** Events that are shown behind `StepReset`. */
+  /** Events shown after `StepReset`. */
   readonly events?: ReadonlyArray<Event.Of<"RawChunk" | "ModelSwitched">>
 }
 
 export const keep: Reply = { _tag: "Keep" }
 
 /**
- * A value, or an effect that succeeds with it.
+ * A value, or an effect producing the value.
  *
  * @category models
  * @since 0.1.0
@@ -268,75 +267,74 @@ export const keep: Reply = { _tag: "Keep" }
 export type Decision<A, E = never, R = never> = A | Effect.Effect<A, E, R>
 
 /**
- * The functions of a rule. They return at once, or an effect that a stop interrupts. All of them may be left out.
+ * A rule's functions. They return directly, or return an effect a stop may interrupt. All are optional.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Hooks<out E = never, out R = never> {
   /**
-   * Changes what the model is asked, or ends the run. Called before each request of a step, for a retry too. A failure
-   * fails the run in its first step, and is the outcome `Failed` later.
+   * Changes the request, or ends the run. Called before each request of a step, including retries. A failure fails the
+   * run in its first step, and later becomes the outcome `Failed`.
    */
   readonly ask?: (ask: Ask, at: At) => Decision<Ask | Asked<R> | Last | End, E, R>
   /**
-   * Returns the events that follow an event of the reply, while it is read: data of the rule, which changes nothing of
-   * the reply. Not called for a recorded reply.
+   * Returns events to add after a reply event while reading: the rule's own data, without effect on the reply. Not
+   * called for a recorded reply.
    */
   readonly hear?: (event: Event.Event, at: At) => ReadonlyArray<Event.Of<"RawChunk" | "OutputPartial">>
   /**
-   * Hears each reply, whole or broken, before its calls start: but for those that start early, `mayRepeat` is then
-   * `false`. The first rule that asks again decides.
+   * Hears each reply, whole or broken, before its calls start. Early calls may have started, and `mayRepeat` is then
+   * `false`. The first rule asking again decides.
    */
   readonly reply?: (reply: Replied, at: At) => Decision<Reply, never, R>
-  /** Decides behind a whole step, over what the rules before it said. */
+  /** Decides after a whole step, given the decisions of earlier rules. */
   readonly next?: (next: Next, at: At) => Decision<Next, never, R>
   /**
-   * Hears the outcome of the run, within its grace period. Not called for a run that fails at its start, or that its
-   * reader leaves, nor in a step: the scope of `open` closes there, too.
+   * Hears the run's outcome, within its grace period. Not called for a run failing at its start or left by its reader,
+   * nor in a step: there the scope of `open` closes as well.
    */
   readonly end?: (outcome: Event.Outcome, at: At) => void | Effect.Effect<unknown, never, R>
-  /** Services for the handlers of the run, and so for the runs that they start. */
+  /** Services for the run's handlers, and so for runs they start. */
   readonly handlers?: Context.Context<never>
 }
 
 /**
- * The run that a rule is opened with.
+ * The run a rule is opened with.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Run {
-  /** The id of the run. */
+  /** Id of the run. */
   readonly requestId: string
-  /** The id of its session. `null` outside of one. */
+  /** Session id. `null` outside a session. */
   readonly sessionId: string | null
-  /** The thread that it begins with. */
+  /** Initial thread. */
   readonly thread: Thread.Thread
-  /** The notes of rules that keep theirs for the session. */
+  /** Notes of rules that keep theirs for the session. */
   readonly kept: Notes
   /**
-   * Returns the latest reply of the model, as far as it has come, with its own usage. `undefined` before it is known: a
-   * classification has its reply at the end alone.
+   * Returns the model's latest reply so far, with its own usage. `undefined` before it is known: in a classification
+   * the reply is known only at its end.
    */
   readonly heard: () => Response.Response | undefined
   /**
-   * Returns the steps of the runs that its calls have started, at any depth, from before it was resumed. Left out for
-   * a run that begins.
+   * Returns the steps of runs started by its calls, at any depth, from before it was resumed. Left out for a new run.
    */
   readonly inside?: Effect.Effect<ReadonlyArray<Inside>>
 }
 
 /**
- * A step of a run inside a call, as its journal has it.
+ * A step of a run inside a call, as journaled.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Inside {
-  /** The notes of rules about the step. */
+  /** Rule notes on the step. */
   readonly notes: Notes
-  /** The usage of its reply. `null` where the reply reported none. Left out while no reply is recorded. */
+  /** Usage of its reply. `null` if the reply reported nothing. Left out while no reply is recorded. */
   readonly usage?: Response.Usage | null
 }
 
@@ -347,64 +345,64 @@ export interface Inside {
  * @since 0.1.0
  */
 export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
-  /** The name under which its notes and its ends are recorded. */
+  /** Name recording its notes and ends. */
   readonly name: string
-  /** Opens the rule with a run. Its functions replace those of the rule. The scope closes with the run. */
+  /** Opens the rule with a run. The returned functions replace the rule's own. The scope closes with the run. */
   readonly open?: (run: Run) => Effect.Effect<Hooks<E, R>, E, R | Scope.Scope>
-  /** The extent of its latest note: the run, which is the default, or the session. */
+  /** Scope of its latest note: the run (default) or the session. */
   readonly keeps?: "run" | "session"
 }
 
 /**
- * The beginning of a run, for the rule of its typed answer.
+ * Start of a run, for its typed answer rule.
  *
  * @category models
  * @since 0.1.0
  */
 export interface OutputStart {
-  /** The bound of turns. */
+  /** Limit of turns. */
   readonly maxTurns: number
-  /** The user message before a second pass. */
+  /** User message before a second pass. */
   readonly prompt: string
-  /** Returns the time of the run's clock, in milliseconds since 1970. */
+  /** Returns the time on the run's clock, in milliseconds since 1970. */
   readonly now: () => number
 }
 
 /**
- * The accounts around code, and what it has spent on them.
+ * Accounts around code, and its spending.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Spender {
-  /** The amount that the run around this code has spent so far, with the runs that its handlers started. */
+  /** Spending so far by the run around this code, including runs started by its handlers. */
   readonly spent: Event.Spent
-  /** Returns the accounts of a run that this code starts. */
+  /** Returns the accounts for a run started by this code. */
   readonly within: () => Spender
-  /** Returns the rules of the run: the first and the last one in its order. */
+  /** Returns the first and the last rule of the run. */
   readonly rules: (isStep: boolean) => readonly [first: Rule, last: Rule]
-  /** The services by which runs are within these accounts. */
+  /** Services placing runs within these accounts. */
   readonly services: Context.Context<never>
 }
 
-/** The accounts around what runs here. */
+/** Accounts around the code running here. */
 export const CurrentBudget: Context.Reference<Spender | undefined> = Context.Reference<Spender | undefined>(
   "heddle/internal/CurrentBudget",
   { defaultValue: () => undefined }
 )
 
-/** An inbox, as the loop knows it: a value of `Inbox.make`. */
+/** An inbox, as seen by the loop: a value of `Inbox.make`. */
 export interface Receives {
   readonly letters: {
-    /** Returns the rules of the run that has the inbox: the first and the last one in its order. */
+    /** Returns the first and the last rule of the run with the inbox. */
     readonly rules: (maxTurns: number, running: Running) => readonly [first: Rule, last: Rule]
     readonly close: (reason: string) => unknown
-    /** Returns the inbox of a run that a handler starts without one. */
+    /** Returns the inbox for a handler's run without its own inbox. */
     readonly within: () => Receives
   }
 }
 
-/** The inbox of the run around what runs here. */
+/** Inbox of the run around the code running here. */
 export const CurrentInbox: Context.Reference<Receives | undefined> = Context.Reference<Receives | undefined>(
   "heddle/internal/CurrentInbox",
   { defaultValue: () => undefined }
@@ -412,19 +410,19 @@ export const CurrentInbox: Context.Reference<Receives | undefined> = Context.Ref
 
 export type Rules<E, R> = ReadonlyArray<Rule<E, R>>
 
-/** The rules of every run, step and classification here. Public as `Rule.Inherited`. */
+/** Rules for all runs, steps and classifications here. Public as `Rule.Inherited`. */
 export const Inherited: Context.Reference<Rules<never, never>> = Context.Reference<Rules<never, never>>(
   "heddle/Rule/Inherited",
   { defaultValue: () => [] }
 )
 
-/** An effect of a rule. Runs, steps and classifications in it ask the other rules, so that no rule asks itself. */
+/** Runs a rule's effect. Runs, steps and classifications inside ask only the other rules, so no rule asks itself. */
 const within = <A, E, R>(rule: string, effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Exit.isExit(effect)
     ? effect
     : Effect.updateService(effect, Inherited, (rules) => rules.filter(({ name }) => name !== rule))
 
-/** Takes what a function of a rule returns: at once, or behind its effect; `undefined` if a stop came first. */
+/** Takes a rule function's return value, directly or from its effect; `undefined` if a stop came first. */
 const taking = <A, B, E, R>(
   rule: string,
   given: Decision<A, E, R>,
@@ -433,7 +431,7 @@ const taking = <A, B, E, R>(
 ): Effect.Effect<B, E, R> =>
   Effect.isEffect(given) ? Effect.map(wait(rule, within(rule, given)), taken) : Effect.succeed(taken(given))
 
-/** Opens rules in their order. One that a stop keeps from opening has no functions. */
+/** Opens rules in order. A rule kept from opening by a stop has no functions. */
 export const opened = <E, R>(
   rules: Rules<E, R>,
   run: Run,
@@ -448,13 +446,13 @@ export const opened = <E, R>(
 
 // Notes and messages.
 
-/** The most that rules may note, in characters of JSON: one rule about a request, and all about a step. */
+/** Largest notes, in characters of JSON: one rule's about a request, and all rules' about a step. */
 const largestNote = 64 * 1024
 const largestNotes = 256 * 1024
 
 const misused = (rule: string, problem: string): Error => new Error(`rule ${JSON.stringify(rule)}: ${problem}`)
 
-/** Returns what a rule says as JSON, such as its note. */
+/** Converts a rule's data, such as its note, to JSON. */
 const written = (rule: string, what: string, said: unknown): Schema.Json => {
   const json = Json.toJson(said)
   if (!Json.isSame(json, said)) throw misused(rule, `its ${what} is no JSON: ${Json.render(said)}`)
@@ -465,7 +463,7 @@ const written = (rule: string, what: string, said: unknown): Schema.Json => {
   return json
 }
 
-/** Returns notes with that of a rule, as JSON. `before` are the notes of the step from before those. */
+/** Adds a rule's note to notes, as JSON. `before` has the step's earlier notes. */
 const noting = (before: Notes, notes: Notes, rule: string, note: Schema.Json | undefined): Notes => {
   if (note === undefined) return notes
   const all = { ...notes, [rule]: written(rule, "note", note) }
@@ -475,14 +473,14 @@ const noting = (before: Notes, notes: Notes, rule: string, note: Schema.Json | u
   return all
 }
 
-/** Returns the problem of a list of messages. Where a run takes a text or a thread as well, a rule gives a list. */
+/** Returns the problem with a list of messages. Runs also take a text or a thread, but a rule must give a list. */
 const problemOf = (messages: unknown): string | undefined => {
   if (!Array.isArray(messages)) return `give a list of messages; got: ${Json.render(messages)}`
   const valid = Thread.validate(messages)
   return Result.isFailure(valid) ? valid.failure.message : undefined
 }
 
-/** Returns messages of a rule. No rule breaks the law of valid threads. */
+/** Returns a rule's messages. No rule may break the law of valid threads. */
 const saying = (
   rule: string,
   messages: ReadonlyArray<Message.Message> | undefined
@@ -500,16 +498,16 @@ const saying = (
 
 // The request.
 
-/** A request that the rules have made. */
+/** A request made by the rules. */
 export interface Prepared<out R> {
   readonly _tag: "Ask"
   readonly ask: Ask
-  /** Their notes for it. */
+  /** Their notes on the request. */
   readonly notes: Notes
   readonly messages: ReadonlyArray<Message.Message>
   /** Effects to run once the messages are recorded, by rule name. */
   readonly recorded: ReadonlyArray<readonly [rule: string, effect: Effect.Effect<unknown, never, R>]>
-  /** The messages of an inbox among these. */
+  /** Inbox messages among these. */
   readonly delivery: Delivery | undefined
 }
 
@@ -518,7 +516,7 @@ type Wait<R> = <A, E>(rule: string, effect: Effect.Effect<A, E, R>) => Effect.Ef
 
 const isTagged = (given: object): given is { readonly _tag: string } => "_tag" in given
 
-/** The additions of a rule to a request. */
+/** A rule's additions to a request. */
 interface Said<out R> {
   readonly rule: string
   readonly messages: ReadonlyArray<Message.Message>
@@ -526,26 +524,26 @@ interface Said<out R> {
   readonly delivery: Delivery | undefined
 }
 
-/** A request while the rules make it, with the additions of each, by its place. */
+/** A request being made by the rules, with additions by rule position. */
 interface Draft<out R> {
   readonly _tag: "Ask" | "Last"
   readonly ask: Ask
   readonly notes: Notes
   readonly said: ReadonlyArray<Said<R> | undefined>
-  /** The place of the rule that set the view. What it and later rules add follows the view. */
+  /** Position of the rule that set the view. Additions by this and later rules follow the view. */
   readonly viewer: number
 }
 
 const nothingSaid: Draft<never>["said"] = []
 
-/** Returns the messages of the rules, those of an inbox last. */
+/** Returns the rules' messages, inbox messages last. */
 const messagesOf = (said: Draft<unknown>["said"]): ReadonlyArray<Message.Message> => {
   const delivered = said.find((one) => one?.delivery !== undefined)
   const own = said.flatMap((one) => one === delivered ? [] : one?.messages ?? [])
   return delivered === undefined ? own : [...own, ...delivered.messages]
 }
 
-/** Returns the place for a rule, with what those before it said. */
+/** Returns the place for a rule, including additions by earlier rules. */
 const hereOf = (at: At, notes: Notes, messages: ReadonlyArray<Message.Message>): At =>
   notes === noNotes && messages.length === 0 ? at : {
     ...at,
@@ -555,9 +553,9 @@ const hereOf = (at: At, notes: Notes, messages: ReadonlyArray<Message.Message>):
   }
 
 /**
- * Returns the request of a step, or the end that comes in its place; `undefined` if a stop came first. Where a rule
- * makes the step the last one, all rules are asked anew, with the notes that they have made. What a rule has added to
- * the request stays, unless it adds something else then.
+ * Returns a step's request, or the end replacing it; `undefined` if a stop came first. If a rule makes the step last,
+ * all rules are asked again, with their notes so far. A rule's earlier additions stay unless it now adds something
+ * else.
  */
 export const asked = <E, R>(
   rules: Rules<E, R>,
@@ -608,13 +606,13 @@ const askedFrom = <E, R>(
   })
 }
 
-/** Returns a request that a rule has changed. */
+/** Returns a request as changed by a rule. */
 const asking = <R>(rule: string, place: number, before: Draft<R>, ask: Ask): Draft<R> => {
   if (ask.view === before.ask.view) return { ...before, ask }
   return { ...before, ask: checked(rule, ask), viewer: place }
 }
 
-/** Returns a request with what a rule adds to it. */
+/** Returns a request with a rule's additions. */
 const adding = <R>(
   rule: string,
   place: number,
@@ -640,7 +638,7 @@ const preparedOf = <R>({ ask, notes, said, viewer }: Draft<R>): Prepared<R> => {
   }
 }
 
-/** Returns the request of a rule. The messages that it shows are a valid thread. */
+/** Checks a rule's request. Its shown messages must be a valid thread. */
 const checked = (rule: string, ask: Ask): Ask => {
   if (ask.view === undefined) return ask
   const problem = problemOf(ask.view)
@@ -650,7 +648,7 @@ const checked = (rule: string, ask: Ask): Ask => {
   return ask
 }
 
-/** Returns an end with the name of the rule that decides on it. */
+/** Returns an end with the deciding rule's name. */
 const named = (rule: string, given: End): End =>
   given.outcome._tag !== "RuleEnded" || given.outcome.rule !== "" ? given : end({
     ...given.outcome,
@@ -660,14 +658,14 @@ const named = (rule: string, given: End): End =>
 
 // The reply.
 
-/** The answer of the rules to a reply. */
+/** The rules' answer to a reply. */
 export interface Heard {
-  /** The rule that asks again, if one does. */
+  /** The decision to ask again, if any. */
   readonly again: AskAgain | undefined
   readonly notes: Notes
 }
 
-/** Asks the rules about a reply. All hear it, and the first that asks again decides. */
+/** Asks the rules about a reply. All hear the reply, and the first to ask again decides. */
 export const replied = <E, R>(
   rules: Rules<E, R>,
   reply: Replied,
@@ -697,7 +695,7 @@ export const replied = <E, R>(
 
 // The step.
 
-/** Ends that no rule undoes: the run waits for an answer, was stopped, or failed. */
+/** Ends no rule may undo: the run waits for an answer, was stopped, or failed. */
 const fixed: ReadonlySet<Event.Outcome["_tag"]> = new Set<Event.Outcome["_tag"]>([
   "AskUser",
   "ManualToolCalls",
@@ -709,13 +707,13 @@ const fixed: ReadonlySet<Event.Outcome["_tag"]> = new Set<Event.Outcome["_tag"]>
 
 const isFixed = (next: Next): boolean => next._tag === "End" && fixed.has(next.outcome._tag)
 
-/** The consequence of a step, with the notes for the next one. */
+/** Consequence of a step, with notes for the next step. */
 export interface Decided {
   readonly next: Next
   readonly notes: Notes
 }
 
-/** Returns the consequence of a step, from the end that it brings by itself; `undefined` if a stop came first. */
+/** Returns what follows a step, starting from the step's own end; `undefined` if a stop came first. */
 export const decided = <E, R>(
   rules: Rules<E, R>,
   own: Event.Outcome | undefined,
@@ -733,7 +731,7 @@ export const decided = <E, R>(
       const taken = (given: Next | undefined): Decided | undefined => {
         if (given === undefined || given === before.next) return given && before
         if (given._tag === "End") return { next: named(name, given), notes: before.notes }
-        // Messages of an earlier rule stay, unless a later one has others.
+        // An earlier rule's messages stay, unless a later rule has its own.
         const said = before.next._tag === "End" ? undefined : before.next.messages
         const messages = given.messages === undefined ? said : saying(name, given.messages)
         const { messages: _, note, ...next } = given
@@ -753,7 +751,7 @@ export const decided = <E, R>(
 
 // The end.
 
-/** Tells the rules how the run ends, in their order. */
+/** Reports the run's outcome to the rules, in order. */
 export const ended = <E, R>(
   rules: Rules<E, R>,
   outcome: Event.Outcome,
@@ -771,30 +769,30 @@ export const ended = <E, R>(
   return told as Effect.Effect<void, never, R>
 }
 
-/** A rule that tells what the end of its run leaves undone. */
+/** A rule reporting what the end of its run leaves undone. */
 export interface Closing {
   readonly closing: (result: Event.ChatResult) => ReadonlyArray<Event.Of<"MessageRefused">>
 }
 
-/** Closes the rules with the result of the run. Returns the events that are shown before the end of the run. */
+/** Closes the rules with the run's result. Returns events to show before the end of the run. */
 export const closed = <E, R>(rules: Rules<E, R>, result: Event.ChatResult): ReadonlyArray<Event.Event> => {
   const closing = rules.find((rule) => "closing" in rule) as Closing | undefined
   return closing?.closing(result) ?? []
 }
 
-/** The functions of an accounting rule. */
+/** Functions of an accounting rule. */
 export interface Accounting {
-  /** Returns the amount that the run has spent, by the notes of its steps. */
+  /** Returns the run's spending, from its steps' notes. */
   readonly spent: (notes: ReadonlyArray<Notes>) => Event.Spent
-  /** Returns the note for the session, which is another one than that of the latest step. */
+  /** Returns the note for the session, which differs from the latest step's. */
   readonly keptNote: () => Schema.Json
 }
 
-/** Returns the functions of the rule that has the account of a run, if one does. */
+/** Returns the functions of the rule with the run's account, if any. */
 export const accountingOf = (rule: object): Accounting | undefined =>
   "keptNote" in rule ? rule as Accounting : undefined
 
-/** Returns the latest notes of the rules that keep theirs for the session, with those of rules that the run lacks. */
+/** Returns the latest notes of session-keeping rules, including notes by rules missing in this run. */
 export const keptBy = <E, R>(rules: Rules<E, R>, at: At): Notes => {
   const { kept } = at
   const news = rules.flatMap((rule) => {

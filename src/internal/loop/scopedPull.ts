@@ -1,7 +1,6 @@
 /**
- * Streams that are driven by pulls and have a scope of their own. The scope closes as soon as a pull ends, fails or is
- * interrupted, even if the scope around it stays open: a reader that leaves a pull leaves the run. A pull that succeeds
- * takes no step for this.
+ * Pull-driven streams with their own scope. The scope closes as soon as a pull ends, fails or is interrupted, even if
+ * the surrounding scope stays open: a reader leaving a pull leaves the run. A successful pull takes no extra step.
  */
 import type * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -13,13 +12,12 @@ import * as Pull from "effect/Pull"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 
-/** The function that is called for each pull, with the services of the fiber that reads. */
+/** Function called for each pull, with the reading fiber's services. */
 export type Next<A, E, R> = (context: Context.Context<R>) => Pull.Pull<Arr.NonEmptyReadonlyArray<A>, E, void, R>
 
 /**
- * Returns the stream that pulls from the function that `start` gives, which is called for each pull, in a step of the
- * fiber that reads and with its services. A pull after one that failed, ended or was interrupted ends the stream: its
- * scope is closed.
+ * Returns the stream pulling from the function given by `start`, called for each pull in a step of the reading fiber
+ * and with its services. A pull after a failed, ended or interrupted pull ends the stream: its scope is closed.
  */
 export const stream = <A, E, R, EX, RX>(
   start: (scope: Scope.Scope, context: Context.Context<RX>) => Effect.Effect<Next<A, E, R>, EX, RX>
@@ -39,7 +37,7 @@ export const stream = <A, E, R, EX, RX>(
     })
   ))
 
-/** Opens a stream in a scope, and returns the function that pulls from it. */
+/** Opens a stream in a scope, and returns its pull function. */
 export const open = <A, E, R>(
   { channel }: Stream.Stream<A, E, R>,
   scope: Scope.Scope

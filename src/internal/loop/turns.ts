@@ -1,7 +1,4 @@
-/**
- * The rules that the options of a run are made of, and the result of a run by its steps and its outcome. They use
- * nothing but the seam.
- */
+/** Rules made from run options, and a run's result from its steps and outcome. They use only the seam. */
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -48,7 +45,7 @@ import {
   type Spender
 } from "./rules.ts"
 
-/** The first turn alone is forced to call a tool, unless the policy forces every turn. */
+/** Forces a tool call only in the first turn, unless the policy forces every turn. */
 const firstChoice = (hasBegun: boolean): Rule => ({
   name: "toolChoice",
   ask: (ask, { steps }) =>
@@ -61,8 +58,8 @@ const firstChoice = (hasBegun: boolean): Rule => ({
 const structuredName = "structuredFinalize"
 
 /**
- * A first pass with the tools and without the format of the answer, and one more request with that format. The note of
- * the second pass is the outcome of the first one.
+ * Makes a first pass with tools and without the answer format, and one more request with that format. The second pass's
+ * note is the outcome of the first.
  */
 const structured = (prompt: string): Rule => ({
   name: structuredName,
@@ -83,20 +80,20 @@ const structured = (prompt: string): Rule => ({
   }
 })
 
-/** Returns the outcome of the first pass, which the notes of the second one have. */
+/** Returns the first pass's outcome from the second pass's notes. */
 const firstOutcome = (notes: Notes | undefined): Event.Outcome | undefined =>
   notes?.[structuredName] as Event.Outcome | undefined
 
 const isAnswer = ({ _tag }: Event.Outcome): boolean =>
   _tag === "Completed" || _tag === "MaxTurns" || _tag === "HaltWhen"
 
-/** The deadline keeps time for an answer: behind it, the model has no tools. */
+/** Keeps time for an answer before the deadline: from then on, the model has no tools. */
 const reserve = ({ toolsUntil }: Deadline.Deadline, now: () => number): Rule => ({
   name: "deadline",
   ask: (ask, { isRepeated }) => !isRepeated && ask.tools.size > 0 && now() >= toolsUntil ? last("deadline") : ask
 })
 
-/** The last turn has no tools. The calls that the model makes all the same are answered, and never run. */
+/** Removes tools from the last turn. Calls the model makes anyway are answered, and never run. */
 const withoutTools: Rule = {
   name: "lastTurn",
   ask: (ask, { last: closing }) =>
@@ -122,12 +119,12 @@ const halting = <R>(condition: HaltWhen<R>): Rule<never, R> => ({
   }
 })
 
-/** The bound of turns. A model that calls tools although it has none gets no further turn. */
+/** Limits the turns. A model calling tools without any on offer gets no further turn. */
 const bounded = (maxTurns: number, isClosedByAnswer: boolean): Rule => ({
   name: "maxTurns",
   next: (next, { last: closing, steps }) => {
     const hasTurns = steps.length < maxTurns
-    // A last step that a rule of the caller asks for is a turn, too.
+    // A last step requested by a caller's rule is a turn, too.
     if (next._tag === "Last" && !hasTurns && !isClosedByAnswer) return end({ _tag: "MaxTurns", maxTurns })
     if (next._tag !== "Go") return next
     if (closing === "deadline") return end({ _tag: "Cancelled", reason: "deadline" })
@@ -143,14 +140,14 @@ const bounded = (maxTurns: number, isClosedByAnswer: boolean): Rule => ({
   }
 })
 
-/** The schedule on which broken replies are asked for again. */
+/** Schedule for requesting broken replies again. */
 type RetryReply = Schedule.Schedule<unknown, Adapter.AdapterError>
 
 type Retry = Effect.Success<ReturnType<typeof Schedule.toStep<unknown, Adapter.AdapterError, never, never>>>
 
 /**
- * Asks for a broken reply again, on the caller's schedule, which begins anew with each step, and not before the time
- * that the provider asked for. A malformed reply may be whole the next time.
+ * Requests a broken reply again on the caller's schedule, restarted for each step, and not before the time set by the
+ * provider. A malformed reply may be whole the next time.
  */
 const retryReply = (schedule: RetryReply): Rule => {
   let retry: Retry | undefined
@@ -171,14 +168,14 @@ const retryReply = (schedule: RetryReply): Rule => {
   }
 }
 
-/** The options of a step that become rules. */
+/** Step options that become rules. */
 export interface OfStep<E, R> {
   readonly rules?: Rules<E, R> | null | undefined
   readonly prepareStep?: PrepareStep.Prepare<E, R> | null | undefined
   readonly retryReply?: RetryReply | null | undefined
 }
 
-/** The options of a run of several steps that become rules. */
+/** Options of a run with several steps that become rules. */
 export interface OfChat<E, R> extends OfStep<E, R> {
   readonly maxTurns?: number | undefined
   readonly haltWhen?: HaltWhen<R> | null | undefined
@@ -189,42 +186,42 @@ export interface OfChat<E, R> extends OfStep<E, R> {
   readonly inbox?: Receives | null | undefined
 }
 
-/** A budget, as the loop knows it: a value of `Budget.make`. */
+/** A budget, as seen by the loop: a value of `Budget.make`. */
 interface Opens {
   readonly open: (around: Spender | undefined) => Spender
 }
 
-/** A typed answer, as the loop knows it: a value of `Output.make`. */
+/** A typed answer, as seen by the loop: a value of `Output.make`. */
 interface Typed<R> {
   readonly tool: Tool.Any | undefined
-  /** `true` if the model answers by the tool alone. */
+  /** `true` if the model answers only by the tool. */
   readonly isByTool: boolean
   readonly rule: (start: OutputStart) => Rule<never, R>
 }
 
-/** The beginning of a run, and its deadline. */
+/** Start of a run, with its deadline. */
 interface Start {
-  /** `true` if an earlier run asked for the turn that the run begins in: its first turn is over. */
+  /** `true` if an earlier run asked for the turn this run begins in: its first turn is over. */
   readonly hasBegun: boolean
   readonly deadline: Deadline.Deadline | undefined
   readonly now: () => number
-  /** The rules of all runs here. */
+  /** Rules for all runs here. */
   readonly inherited: Rules<never, never>
-  /** The accounts of the run. */
+  /** The run's accounts. */
   readonly spender: Spender | undefined
-  /** The inbox of the run. */
+  /** The run's inbox. */
   readonly inbox: Receives | undefined
-  /** The fibers of the run. */
+  /** The run's fibers. */
   readonly running: Running
 }
 
 const defaultMaxTurns = 8
 const defaultFinalizePrompt = "Now provide your final structured response."
 
-/** Returns rules for a request alone, which each of them may make the last one. */
+/** Returns rules for a single request, which any rule may make last. */
 const closable = <E, R>(rules: Rules<E, R>): Rules<E, R> => rules.length === 0 ? rules : [...rules, withoutTools]
 
-/** Returns the rules of all runs, and behind them those of the caller. */
+/** Returns the rules for all runs, followed by the caller's. */
 const given = <E, R>(
   { prepareStep, rules }: OfStep<E, R>,
   { inherited, spender }: Pick<Start, "inherited" | "spender">
@@ -241,7 +238,7 @@ const given = <E, R>(
   return [...inherited, ...rules ?? [], ...prepared]
 }
 
-/** Returns the rules of a run of one step: those that change its requests. */
+/** Returns the rules of a run with one step: those changing its requests. */
 export const ofStep = <E, R>(
   options: OfStep<E, R>,
   { adapter }: Ask,
@@ -253,19 +250,19 @@ export const ofStep = <E, R>(
   return [...accounted(asked, start.spender, true), ...retrying(options.retryReply)]
 }
 
-/** Returns rules between those of the accounts: a reply is settled first, and reserved for last. */
+/** Puts rules between the accounting rules: a reply is settled first, and reservation comes last. */
 const accounted = <E, R>(rules: Rules<E, R>, spender: Spender | undefined, isStep: boolean): Rules<E, R> => {
   if (spender === undefined) return rules
   const [first, last] = spender.rules(isStep)
   return [first, ...rules, last]
 }
 
-/** The part of a typed answer that reads it. */
+/** The decoding part of a typed answer. */
 export interface Decodes<A, R> {
   readonly decode: (encoded: unknown) => Effect.Effect<A, unknown, R>
 }
 
-/** Returns a result with its typed answer as a value, which the run has read before. */
+/** Decodes a result's typed answer, already checked by the run. */
 export const decoded = <Result extends object, A, R>(
   result: Result,
   output: Decodes<A, R> | null | undefined
@@ -274,7 +271,7 @@ export const decoded = <Result extends object, A, R>(
     ? Effect.succeed(result)
     : Effect.map(Effect.orDie(output.decode(result.output)), (value) => ({ ...result, output: value }))
 
-/** Throws for options that a typed answer does not go with. */
+/** Throws for options incompatible with a typed answer. */
 const checkBeside = (
   { isByTool }: Typed<any>,
   { mode, structuredFinalize }: { readonly mode?: unknown; readonly structuredFinalize?: boolean },
@@ -295,11 +292,11 @@ const checkBeside = (
   }
 }
 
-/** Returns the rule of candidates, where the adapter has some, or rules may come to one that has. */
+/** Returns the candidates rule, if the adapter has candidates or rules may switch to such an adapter. */
 const switching = ({ candidates }: Adapter.Service, mayChange: boolean): Rules<never, never> =>
   candidates === undefined && !mayChange ? [] : [Fallback.switching()]
 
-/** Returns the rules of a run of several steps, in the order in which they are asked. */
+/** Returns the rules of a run with several steps, in asking order. */
 export const ofChat = <E, R>(
   options: OfChat<E, R>,
   defaults: Policy.Defaults,
@@ -324,7 +321,7 @@ export const ofChat = <E, R>(
     checkBeside(options.output, options, template)
     own.push(options.output.rule({ maxTurns: most, prompt, now }))
   }
-  // Messages come before all other rules see the request, and re-open the run behind all of them.
+  // Messages come before all other rules see the request, and re-open the run after all of them.
   const [first, last] = start.inbox?.letters.rules(most, start.running) ?? []
   const all = first === undefined || last === undefined ? own : [first, ...own, last]
   return [...accounted(all, spender, false), ...retrying(schedule)]
@@ -334,8 +331,8 @@ const retrying = (schedule: RetryReply | null | undefined): Rules<never, never> 
   schedule === undefined || schedule === null ? [] : [retryReply(schedule)]
 
 /**
- * Returns the result of a run by its steps and their notes, the last of which may be those of a step that did not
- * become whole, with what the run has spent.
+ * Returns a run's result from its steps and their notes, with the run's spending. The last notes may belong to an
+ * incomplete step.
  */
 export const resultOf = <E, R>(
   rules: Rules<E, R>,
@@ -349,7 +346,7 @@ export const resultOf = <E, R>(
   return accounting === undefined ? result : { ...result, spent: accounting.spent(notes) }
 }
 
-/** A structured run has two passes, of which the second one may be missing. */
+/** Returns the result by passes: a structured run has two, the second possibly missing. */
 const passed = <E, R>(
   rules: Rules<E, R>,
   steps: ReadonlyArray<Event.StepResult>,
@@ -381,11 +378,11 @@ const passed = <E, R>(
   return Outcomes.merged(first, pass(place))
 }
 
-/** The second pass of a run is no early end. */
+/** The second pass is not an early end. */
 const finalizedBy = (closing: string | undefined): string | undefined =>
   closing === "structured" || closing === "output" ? undefined : closing
 
-/** The names that no other rule has: those of the rules here, and the words for the ends of a run. */
+/** Names no other rule may have: those of the rules here, and words for run endings. */
 export const names: ReadonlySet<string> = new Set([
   "toolChoice",
   structuredName,
@@ -405,7 +402,7 @@ export const names: ReadonlySet<string> = new Set([
   ...reservedHaltReasons
 ])
 
-/** Returns the names of the rules that a run with these options may have. */
+/** Returns the rule names possible in a run with these options. */
 export const namesIn = (
   { output, prepareStep, rules }: Pick<OfChat<any, any>, "output" | "prepareStep" | "rules">,
   inherited: Rules<never, never>
@@ -418,7 +415,7 @@ export const namesIn = (
 
 const notGoverned = { sessionId: null, kept: noNotes }
 
-/** Makes a request that belongs to no run, as the rules of all runs change it: a step that is not worked. */
+/** Makes a request outside runs, as changed by the rules for all runs: a step without work. */
 export const governing: Requests.Governing = (single, read) =>
   Effect.scoped(
     Effect.gen(function*() {

@@ -1,4 +1,4 @@
-/** The marks of the calls by which a model gives a typed answer: those who read along are shown the answer. */
+/** Marks calls by which a model gives a typed answer: readers are shown the answer instead. */
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
@@ -11,10 +11,10 @@ const outputTools = (tools: ToolOptions.Toolbox): string | undefined => {
   return undefined
 }
 
-/** Tells whether the model may answer by a tool. */
+/** Returns `true` if the model may answer by a tool. */
 export const isByTool = (tools: ToolOptions.Toolbox): boolean => outputTools(tools) !== undefined
 
-/** Tells whether the only offered tool is that by which the model answers. */
+/** Returns `true` if the answer tool is the only offered tool. */
 export const isAnswerOnly = (tools: ToolOptions.Toolbox): boolean => tools.size === 1 && isByTool(tools)
 
 const withMark = <C extends Pick<Message.ToolCall, "name"> & { readonly metadata?: Json.JsonObject }>(call: C): C => ({
@@ -41,7 +41,7 @@ const mark = (name: string, event: Event.Event): Event.Event => {
 
 const tags: ReadonlySet<string> = new Set(["ToolCallStarted", "ToolCallCompleted", "MessageCompleted"])
 
-/** Returns the events of a reply, with the marks of the call that gives the answer. */
+/** Returns a reply's events with the answer call marked. */
 export const marked = (tools: ToolOptions.Toolbox, events: Events): Events => {
   if (!events.some(({ _tag }) => tags.has(_tag))) return events
   const name = outputTools(tools)
