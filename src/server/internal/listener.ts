@@ -1,6 +1,6 @@
 /**
- * Listens on Node, and ends every request with its socket. The application is asked to leave the network before what
- * its requests need is released.
+ * Listens on Node, and ends every request together with its socket. The application leaves the network before its
+ * requests' resources are released.
  *
  * @since 0.1.0
  */
@@ -14,7 +14,7 @@ type Listener = (
   response: { shouldKeepAlive: boolean; readonly once: (event: "close", listener: () => void) => unknown }
 ) => void
 
-/** The parts of a server of Node that leaving the network needs. */
+/** Parts of a Node server needed for leaving the network. */
 interface NodeServer {
   readonly on: (event: "request", listener: Listener) => unknown
   readonly prependListener: (event: "request", listener: Listener) => unknown
@@ -24,21 +24,21 @@ interface NodeServer {
   readonly closeAllConnections: () => void
 }
 
-/** Ends all requests: it listens no more, and returns once none is under way. */
+/** Ends all requests: the server stops listening, and the effect returns once no request is left. */
 export const End: Context.Reference<Effect.Effect<void>> = Context.Reference("heddle/server/Listener", {
   defaultValue: () => Effect.void
 })
 
-/** Ends all requests when the scope closes. What was acquired before is released after them. */
+/** Ends all requests when the scope closes. Resources acquired earlier are released afterwards. */
 export const last: Effect.Effect<void, never, Scope.Scope> = Effect.flatMap(
   End,
   (end) => Effect.addFinalizer(() => end)
 )
 
-/** Longest time for responses that are under way. */
+/** Maximum time for open responses. */
 const patience = "1 second"
 
-/** Lets each connection go once its response has ended, until there is none, or the time is up. */
+/** Closes each connection after its response, until none is left or the time is up. */
 const letGo = (server: NodeServer): Effect.Effect<void> =>
   Effect.callback<void>((resume) => {
     const answer: Listener = (_, response) => {
@@ -53,9 +53,9 @@ const letGo = (server: NodeServer): Effect.Effect<void> =>
   )
 
 /**
- * Serves until the scope closes, or until the effect that it succeeds with has run. Node answers a request with an
- * `Upgrade` as any other as long as nothing listens for upgrades. Where something does, Node gives the socket away, and
- * does not see that the client has left.
+ * Serves until the scope closes, or until the returned effect has run. As long as nothing listens for upgrades, Node
+ * answers a request with an `Upgrade` like any other. With a listener, Node gives the socket away, and cannot notice
+ * that the client has left.
  */
 export const make = <E, R>(
   server: NodeServer,

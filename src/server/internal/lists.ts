@@ -1,6 +1,6 @@
 /**
- * Lists of sessions: searched, filtered and read page by page from what a store keeps beside the journals, so that no
- * journal is folded, and one that cannot be read is listed.
+ * Session lists: searched, filtered and read page by page from the store's data beside the journals. No journal is
+ * folded, and sessions with an unreadable journal are listed too.
  *
  * @since 0.1.0
  */
@@ -16,48 +16,51 @@ import * as Sessions from "./sessions.ts"
 export interface Listed {
   readonly id: string
   readonly agent: string
-  /** `"unreadable"` where this release cannot read it. */
+  /** `"unreadable"` if this release cannot read the session. */
   readonly status: Journal.Listed["status"] | "unreadable"
   readonly title: string
   readonly lastLine: string
   readonly next: Journal.Next
   readonly updatedAt: number
-  /** `true` where it is pinned. Left out of any other session. */
+  /** `true` for a pinned session. Absent for any other session. */
   readonly pinned?: boolean
-  /** The session that it branched from. Left out of any other session. */
+  /** Session of origin for a branch. Absent for any other session. */
   readonly forkedFrom?: NonNullable<Journal.Listed["forkedFrom"]>
 }
 
-/** A place in the order of the sessions: that of a session, whether it still exists or not. */
+/** A place in the session order: that of a session, even if the session no longer exists. */
 interface Place {
   readonly pinned?: boolean | undefined
   readonly since: number
-  /** The id without its principal. */
+  /** Session id, without its principal. */
   readonly id: string
 }
 
-/** The sessions that a list has. */
+/** Selects sessions for a list. */
 export interface Search {
-  /** A text of the title or of the last line, in any case. Any session where it is empty. */
+  /** Text to find in the title or the last line, ignoring case. An empty text matches any session. */
   readonly query?: string
   readonly status?: Session.Status
-  /** The place behind which the page begins. */
+  /** Place after which the page begins. */
   readonly after?: Place
 }
 
 /** A page of a list. */
 export interface Page {
   readonly sessions: ReadonlyArray<Listed>
-  /** The text of the place behind which the next page begins. Left out of the last page. */
+  /** Encoded place after which the next page begins. Absent on the last page. */
   readonly next?: string
 }
 
 const pageSize = 20
 
-/** Number of sessions whose first record a page reads for the name of the agent: further ones begin the next page. */
+/**
+ * Maximum number of sessions per page whose first record is read for the agent name: the next page begins with further
+ * ones.
+ */
 const mostRead = 200
 
-/** Longest text that is searched for, in characters. */
+/** Maximum length of a search text, in characters. */
 const longestQuery = 200
 
 const placeText = ({ id, pinned, since }: Place): string => `${pinned === true ? "p" : ""}${since}.${id}`
@@ -67,7 +70,7 @@ const placeOf = (text: string): Place | undefined => {
   return Sessions.isId(id) ? { pinned: pin === "p", since: Number(since), id } : undefined
 }
 
-/** Pinned ones first, then the newest ones, and by their ids where two are equally new. */
+/** Orders pinned sessions first, then the newest, then by id if equally new. */
 const byPlace = (left: Place, right: Place): number =>
   Number(right.pinned === true) - Number(left.pinned === true)
   || right.since - left.since
@@ -79,7 +82,7 @@ const statuses: ReadonlyArray<string> = Session.Status.literals
 
 const isStatus = (text: string): text is Session.Status => statuses.includes(text)
 
-/** Reads what the address of a list asks for. An empty parameter counts as left out. */
+/** Reads the URL parameters of a list. An empty parameter counts as absent. */
 export const searchOf = (parameters: URLSearchParams): Result.Result<Search, Refusals.Refusal> => {
   const refuse = (field: string, rule: string) =>
     Result.fail(Refusals.badRequest("invalid_parameter", `${field} ${rule}.`))
@@ -98,10 +101,10 @@ export const searchOf = (parameters: URLSearchParams): Result.Result<Search, Ref
   })
 }
 
-/** Returns a text as it is compared: in one line, without the case of its letters. */
+/** Normalizes a text for comparison: to one line, ignoring case. */
 const comparable = (text: string): string => text.normalize("NFKC").toLowerCase().replaceAll(/\s+/g, " ").trim()
 
-/** Lists the sessions of a principal with an agent: pinned ones first, then the newest ones. */
+/** Lists a principal's sessions with an agent: pinned sessions first, then the newest. */
 export const list = (
   principal: string,
   agent: string,

@@ -1,6 +1,6 @@
 /**
- * Routes by the paths that are written: letter case, doubled and trailing slashes, path parameters and percent signs
- * matter, so that a rule of a proxy in front of the server holds. The router of an application may look past them.
+ * Routes by exact path: letter case, doubled and trailing slashes, path parameters and percent signs matter, so a
+ * proxy's rules in front of the server hold. An application's router may ignore such differences.
  *
  * @since 0.1.0
  */
@@ -12,12 +12,12 @@ import * as HttpServerResponse from "effect/http/HttpServerResponse"
 type Request = HttpServerRequest.HttpServerRequest
 type Response = HttpServerResponse.HttpServerResponse
 
-/** The parameters of a path, as the address has them. */
+/** Path parameters, as written in the address. */
 export type Params = Readonly<Record<string, string>>
 
 const none = HttpServerResponse.empty({ status: 404 })
 
-/** Adds a route, for exactly the addresses that its path names. */
+/** Adds a route, only for addresses matching its path exactly. */
 export const add = <E, R>(
   router: HttpRouter.HttpRouter,
   method: Parameters<HttpRouter.HttpRouter["add"]>[0],

@@ -1,6 +1,6 @@
 /**
- * Looks at journals for all readers of this process: however many wait for a session, the store is asked for its
- * version once in an interval, and for what is new if that has changed.
+ * Polls journals for all readers in this process: however many wait for a session, the store is asked for its version
+ * once per interval, and for new entries only if the version has changed.
  *
  * @since 0.1.0
  */
@@ -12,16 +12,16 @@ import * as Stream from "effect/Stream"
 import type * as Journal from "../../Journal.ts"
 import * as Session from "../../Session.ts"
 
-/** The part of a journal behind a version. */
+/** The part of a journal after a version. */
 export interface Polled {
-  /** The version of the journal. */
+  /** Journal version. */
   readonly version: number
-  /** The version behind which the entries begin. */
+  /** Version after which the entries begin. */
   readonly after: number
   readonly entries: ReadonlyArray<Journal.Entry>
 }
 
-/** Returns the journal of a session behind a version. The journal may be shorter by then: it was removed. */
+/** Returns a session's journal after a version. The journal may be shorter by then, after a removal. */
 const look = (key: string, after: number): Effect.Effect<Polled, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const store = yield* Session.Store
@@ -32,11 +32,11 @@ const look = (key: string, after: number): Effect.Effect<Polled, Journal.StoreEr
 
 type Look = Deferred.Deferred<Polled | undefined, Journal.StoreError>
 
-/** The looks that are under way, by sessions and intervals. A reader looks for the others that wait beside it. */
+/** Running polls, by session and interval. One reader polls for all others waiting beside it. */
 export class Polls {
   private readonly underWay = new Map<string, Look>()
 
-  /** Waits for the next look at a journal. The reader that looks decides behind which version. */
+  /** Waits for the next poll of a journal. The polling reader decides after which version. */
   next(
     key: string,
     interval: Duration.Input,
@@ -46,7 +46,7 @@ export class Polls {
       const name = `${String(interval)} ${key}`
       const known = this.underWay.get(name)
       if (known !== undefined) {
-        // A reader that has left has not looked, and another one does.
+        // A reader that left has not polled, so another reader polls.
         return Effect.flatMap(
           Deferred.await(known),
           (polled) => polled === undefined ? this.next(key, interval, after) : Effect.succeed(polled)

@@ -1,7 +1,6 @@
 /**
- * Reads the events of a session for its clients: from the log where this process drives the run, from the journal
- * where another one does or where the log is gone. A reader that cannot be continued where it was gets a reset, and the
- * run as a whole.
+ * Reads session events for clients: from the log if this process drives the run, otherwise, or if the log is gone, from
+ * the journal. A reader unable to continue from its offset gets a reset, and the run as a whole.
  *
  * @since 0.1.0
  */
@@ -22,7 +21,7 @@ import * as Logs from "./log.ts"
 import type * as Polls from "./polls.ts"
 import * as Refusals from "./refusal.ts"
 
-/** A place in the events of a session. */
+/** A place in a session's events. */
 export interface Offset {
   readonly runId: string
   readonly version: number
@@ -30,8 +29,7 @@ export interface Offset {
 }
 
 /**
- * Something that a reader gets: an event, word that all it has of a run is to be discarded, a sign of life after a
- * quiet time, or word that the stream has broken.
+ * A frame for a reader: an event, a reset of one run, a keep-alive after a quiet time, or a notice of a broken stream.
  */
 export type Frame =
   | Logs.Entry
@@ -39,22 +37,22 @@ export type Frame =
   | { readonly _tag: "Reset"; readonly runId: string }
   | { readonly _tag: "Broken"; readonly code: string; readonly message: string }
 
-/** The parts of a server that reading needs. */
+/** Server parts needed for reading. */
 export interface Site {
   readonly hub: Logs.Hub
   readonly polls: Polls.Polls
   readonly publish: Event.PublicOptions
-  /** The name of this process in the journals of its runs. */
+  /** Name of this process in its runs' journals. */
   readonly processName: string
 }
 
-/** Reads an offset. Returns nothing for a text that is none. */
+/** Parses an offset. Returns `undefined` for an invalid text. */
 export const parsed = (text: string): Offset | undefined => {
   const [, runId, version, index] = /^(.{1,200})\.(\d{1,15})\.(\d{1,15})$/s.exec(text) ?? []
   return runId === undefined ? undefined : { runId, version: Number(version), index: Number(index) }
 }
 
-/** Reads an offset from a request. An offset is opaque to clients; one that is none is refused. */
+/** Reads an offset from a request. Offsets are opaque to clients; an invalid one is refused. */
 export const offsetOf = (text: string | undefined): Effect.Effect<Offset | undefined, Refusals.Refusal> =>
   Effect.suspend(() => {
     if (text === undefined || text === "") return Effect.succeed(undefined)
@@ -64,7 +62,7 @@ export const offsetOf = (text: string | undefined): Effect.Effect<Offset | undef
       : Effect.succeed(offset)
   })
 
-/** Entries of a log from an index on, until its attempt ends, is broken off, or the log turns out to be too large. */
+/** Log entries from an index on, until the attempt ends or breaks off, or the log proves too large. */
 class Delivery {
   /** Succeeds with `false` if the log was too large. */
   readonly isWhole = Deferred.makeUnsafe<boolean>()
@@ -76,7 +74,7 @@ class Delivery {
     this.index = from
   }
 
-  /** Takes the next frames. Returns none where the reader has to wait, and nothing at the end. */
+  /** Takes the next frames: an empty list while the reader must wait, `undefined` at the end. */
   take(): ReadonlyArray<Frame> | undefined {
     const { index, log } = this
     const next = log.isFull ? [] : log.entries.slice(index, index + most)
@@ -90,31 +88,31 @@ class Delivery {
   }
 }
 
-/** The part of a stream that a reader gives it: a frame, or those of a log, which the stream itself takes. */
+/** Output of a reader for its stream: a frame, or a log whose frames the stream takes itself. */
 type Part = Frame | Delivery
 
 type Emit = (part: Part) => Effect.Effect<unknown>
 
-/** Number of events that a reader is given at once. */
+/** Maximum number of events per batch for a reader. */
 const most = 64
 
-/** Interval of the signs of life by which a quiet connection is kept. */
+/** Interval between keep-alives on a quiet connection. */
 const quiet = "15 seconds"
 
-/** Interval at which the journal of a run elsewhere is read. */
+/** Interval between polls of the journal for a run elsewhere. */
 const poll = "1 second"
 
-/** Interval at which the journal is read where this process is about to write to it. */
+/** Interval between polls of the journal if this process is about to write there. */
 const soon = "50 millis"
 
-/** Takes an event of the journal. */
+/** Takes a journal event. */
 type Tell = (told: JournalEvents.Told) => Effect.Effect<unknown>
 
 /** A reader of one session. */
 class Reader {
-  /** `true` once the session was found to be removed. */
+  /** `true` once the session has proved to be removed. */
   isRemoved = false
-  /** The journal, as far as it was read. */
+  /** The journal, as far as read. */
   telling: JournalEvents.Telling
   private readonly site: Site
   private readonly key: string
@@ -127,14 +125,14 @@ class Reader {
     this.telling = new JournalEvents.Telling(key, site.publish)
   }
 
-  /** `true` where the journal has a run under way that this process began or resumed. */
+  /** `true` if the journal has an open run begun or resumed by this process. */
   get isHere(): boolean {
     return this.telling.driver === this.site.processName
   }
 
   /**
-   * Reads on in the journal, or in what a look has found of it, and gives its events to `tell`. It stops before the
-   * first record that is too far.
+   * Reads further records from the journal, or from a poll result, and passes their events to `tell`. Stops before the
+   * first record too far ahead.
    */
   advance(
     tell: Tell,
@@ -145,7 +143,7 @@ class Reader {
       const store = yield* Session.Store
       const { version } = this.telling
       const now = polled?.version ?? (yield* store.version(this.key))
-      // A look that began before this reader read on says nothing of a removal.
+      // A poll begun before this reader's last read proves no removal.
       this.isRemoved = now < version && (polled === undefined || (yield* store.version(this.key)) < version)
       if (now <= version) return
       const entries = polled !== undefined && polled.after <= version
@@ -161,17 +159,17 @@ class Reader {
     })
   }
 
-  /** Reads on to the end of the journal without its events: from the fold that the process keeps, at the beginning. */
+  /** Skips to the end of the journal without emitting events, starting from the process's cached fold. */
   catchUp(): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.map(JournalEvents.read(this.key, this.site.publish), (telling) => void (this.telling = telling))
   }
 
-  /** Emits an event of the journal. Its offset is always answered by a reset. */
+  /** Emits a journal event. Its offset always leads to a reset. */
   tell({ event, runId }: JournalEvents.Told): Effect.Effect<unknown> {
     return this.emit(Logs.entry(`${runId}.0.${this.telling.version}`, event))
   }
 
-  /** Emits what still waits, where no run follows. */
+  /** Emits the open suspensions, if no run follows. */
   tellWaiting(): Effect.Effect<unknown> {
     return Effect.flatMap(
       JournalEvents.stillWaiting(this.telling.kept, this.site.publish),
@@ -183,7 +181,7 @@ class Reader {
     return this.emit({ _tag: "Reset", runId })
   }
 
-  /** Reads the journal from its beginning. It stops before the first record that is too far. */
+  /** Reads the journal from its beginning. Stops before the first record too far ahead. */
   retell(
     tell: Tell,
     isTooFar?: (version: number) => boolean
@@ -194,13 +192,13 @@ class Reader {
     })
   }
 
-  /** Emits a run from its beginning as the journal has it, and on, until it ends or this process resumes it. */
+  /** Emits a run from the journal, from its beginning until it ends or this process resumes it. */
   follow(runId: string, log: Logs.RunLog): Effect.Effect<void, Journal.StoreError, Session.Store> {
     return Effect.gen({ self: this }, function*() {
       const tell: Tell = (told) => told.runId === runId ? this.tell(told) : Effect.void
       const { begun } = log
       const isHere = () => log.begun !== begun || log.next?.begun !== undefined
-      // The runs behind it are read later, by one who wants them.
+      // Later runs are read on demand.
       const isOver = () => this.telling.runs.includes(runId) && this.telling.running !== runId
       yield* this.retell(tell, isOver)
       while (this.telling.running === runId && !isHere() && !this.isRemoved) {
@@ -209,7 +207,7 @@ class Reader {
     })
   }
 
-  /** Waits until a log changes, or for the next look at the journal by the readers of this process. */
+  /** Waits until a log changes, or for the next journal poll by this process's readers. */
   pause(log: Logs.RunLog): Effect.Effect<Polls.Polled | undefined, Journal.StoreError, Session.Store> {
     const interval = this.isHere ? soon : poll
     return Effect.raceFirst(
@@ -218,7 +216,9 @@ class Reader {
     )
   }
 
-  /** Emits the entries of a log from an index on, until its attempt ends. Succeeds with `false` if it was too large. */
+  /**
+   * Emits the log entries from an index on, until the attempt ends. Succeeds with `false` if the log was too large.
+   */
   deliver(log: Logs.RunLog, from: number): Effect.Effect<boolean> {
     return Effect.suspend(() => {
       const delivery = new Delivery(log, from)
@@ -227,13 +227,13 @@ class Reader {
   }
 }
 
-/** Signs that reach a stream while it waits for a log. */
+/** Signals for a stream waiting on a log. */
 class Signs {
   isOver = false
   isQuiet = false
   wake: () => void = () => {}
 
-  /** Takes the frames of a log, and signs of life, until the log or the stream is over. */
+  /** Takes log frames and keep-alives, until the log or the stream ends. */
   frames(delivery: Delivery): Stream.Stream<Frame> {
     const pull: Pull.Pull<NonEmptyReadonlyArray<Frame>> = Effect.suspend(() => {
       if (this.isOver) return Cause.done()
@@ -256,8 +256,8 @@ class Signs {
 }
 
 /**
- * Returns the stream of a reader, which ends when `until` does. The stream holds a few frames for a slow client, and
- * takes those of a log itself, since a queue costs more than a delta.
+ * Returns a reader's stream, which ends when `until` does. The stream buffers a few frames for a slow client, and takes
+ * log frames itself, because a queue costs more than a delta.
  */
 const streamOf = <E, R>(
   site: Site,
@@ -269,7 +269,7 @@ const streamOf = <E, R>(
     const signs = new Signs()
     return Stream.callback<Part, E, R>((queue) =>
       Effect.gen(function*() {
-        /** The log that the stream takes frames from. */
+        /** Log supplying the stream's frames. */
         let taken: Delivery | undefined
         const isTaken = () => taken !== undefined && !Deferred.isDoneUnsafe(taken.isWhole)
         const sign = Effect.suspend(() => {
@@ -298,8 +298,8 @@ const streamOf = <E, R>(
   })
 
 /**
- * The run that a request waits for: the one that takes a message, one by its id, or the next one, which is the one that
- * is under way, or the first behind the number of `known` runs, unless it is the one of `after`.
+ * The run awaited by a request: the run taking a message, a run by id, or the next run. The next run is the open one,
+ * or the first beyond the number of `known` runs, except the run `after`.
  */
 export type Wanted =
   | { readonly takes: string }
@@ -307,16 +307,16 @@ export type Wanted =
   | { readonly known: number; readonly after?: string }
 
 /**
- * A part of a session that is read: the events from an offset on, or else behind the number of `endedRuns`, without
- * end; or those of one run, behind those of `earlier` runs without their ends.
+ * The requested part of a session: events after an offset, or else after the number of `endedRuns`, without end; or one
+ * run's events, preceded by those of `earlier` runs without their ends.
  */
 export type Request =
   | { readonly _tag: "Events"; readonly after?: Offset; readonly endedRuns: number }
   | { readonly _tag: "Run"; readonly wanted: Wanted; readonly earlier: ReadonlyArray<string> }
 
-/** The search for one run. Without a wanted run, all runs are found. */
+/** Searches for one run. Without a wanted run, it finds all runs. */
 class Search {
-  /** The run, once it is known. */
+  /** The run, once known. */
   found: string | undefined
   private readonly wanted: Wanted | undefined
 
@@ -325,7 +325,7 @@ class Search {
     if (this.wanted !== undefined && "runId" in this.wanted) this.found = this.wanted.runId
   }
 
-  /** `true` where one run is wanted. */
+  /** `true` if a single run is wanted. */
   get isForOne(): boolean {
     return this.wanted !== undefined
   }
@@ -334,7 +334,7 @@ class Search {
     return this.wanted !== undefined && "known" in this.wanted && runId !== this.wanted.after
   }
 
-  /** Looks at the journal. A run that could not start has given its message back, for the next attempt. */
+  /** Looks at the journal. A run that could not start has returned its message, for the next attempt. */
   look(telling: JournalEvents.Telling): void {
     const { found, wanted } = this
     if (wanted === undefined || "runId" in wanted) return
@@ -345,7 +345,7 @@ class Search {
     }
   }
 
-  /** Waits until the attempt of a log has ended, or has delivered the message whose run is wanted. */
+  /** Waits until a log's attempt has ended, or has delivered the message of the wanted run. */
   waits(log: Logs.RunLog, from = 0): Effect.Effect<void> {
     return Effect.suspend(() => {
       const { changes, entries } = log
@@ -354,7 +354,7 @@ class Search {
     })
   }
 
-  /** Tells whether a log has delivered the message whose run is wanted: that run is the log's. */
+  /** Tells whether a log has delivered the message of the wanted run: the log then belongs to that run. */
   private delivers({ begun, entries }: Logs.RunLog, from: number): boolean {
     const { wanted } = this
     if (wanted === undefined || !("takes" in wanted)) return false
@@ -365,7 +365,7 @@ class Search {
     return isDelivered
   }
 
-  /** Looks at the log of a run that this process drives. Returns whether its events are read. */
+  /** Looks at the log of a run driven by this process. Returns whether to read its events. */
   hears({ runId, takes }: Logs.Beginning): boolean {
     const { found, wanted } = this
     const isTaken = wanted !== undefined && "takes" in wanted && takes === wanted.takes
@@ -373,12 +373,12 @@ class Search {
     return this.has(runId)
   }
 
-  /** Returns whether the events of a run are read. */
+  /** Returns whether to read a run's events. */
   has(runId: string): boolean {
     return this.wanted === undefined || this.found === runId
   }
 
-  /** Returns whether no run follows, since other calls still wait, or the message was taken back or refused. */
+  /** Returns whether no run follows, because other calls still wait, or the message was withdrawn or refused. */
   isVain(telling: JournalEvents.Telling): boolean {
     const { found, wanted } = this
     if (wanted === undefined || found !== undefined || "runId" in wanted) return false
@@ -387,7 +387,7 @@ class Search {
     return became === "withdrawn" || became === "refused"
   }
 
-  /** Returns whether the run by its id has no end, since it could not start. */
+  /** Returns whether the run with the wanted id has no end, because it could not start. */
   isLost({ running, runs }: JournalEvents.Telling): boolean {
     const { wanted } = this
     return wanted !== undefined && "runId" in wanted && runs.includes(wanted.runId) && running !== wanted.runId
@@ -398,9 +398,9 @@ const isHeld = ({ begun, entries, isFull }: Logs.RunLog, { index, runId, version
   begun?.runId === runId && begun.version === version && index < entries.length && !isFull
 
 /**
- * Returns what a request reads of a session, until `until` ends, the session is removed, or the wanted run has ended.
- * `start` is the place in the session from before the request: a run that has begun and ended since is found. Where no
- * run follows, it ends with what still waits.
+ * Returns the requested part of a session, until `until` ends, the session is removed, or the wanted run has ended.
+ * `start` is the log place from before the request, so a run begun and ended since is found. If no run follows, the
+ * stream ends with the open suspensions.
  */
 export const frames = (
   site: Site,
@@ -413,17 +413,17 @@ export const frames = (
     Effect.gen(function*() {
       let log = start ?? (yield* site.hub.follow(key))
       const search = new Search(request)
-      /** The runs whose events come from logs. */
+      /** Runs with events from logs. */
       const local = new Set<string>()
       const isForeign = (runId: string) => !local.has(runId) && log.begun?.runId !== runId
       let from = 0
-      /** The run that the reader has something of, or names by its offset: what comes of it again needs a reset. */
+      /** The run already shown in part, or named by the reader's offset: repeating its events needs a reset. */
       let shown: string | undefined
-      /** The run whose log was broken off: the journal tells it anew if another process resumes it. */
+      /** The run with a broken-off log: if another process resumes the run, the journal repeats its events. */
       let broken: string | undefined
-      /** `true` once the reader has the end of the run that it wants. */
+      /** `true` once the reader has the end of the wanted run. */
       let isOver = false
-      /** Shows a run. A run that could not start is followed by another one, which takes its place. */
+      /** Shows a run. If a run could not start, another run replaces it. */
       const shows = (runId: string): Effect.Effect<unknown> => {
         const before = shown
         shown = runId
@@ -441,7 +441,7 @@ export const frames = (
       }
       const tellOf = (isWanted: (runId: string) => boolean): Tell => (told) =>
         isWanted(told.runId) ? tell(told) : Effect.void
-      /** Resets a run, and emits it and those behind it as the journal has them. */
+      /** Resets a run, and emits it and later runs from the journal. */
       const retellFrom = (first: string, isTooFar?: (version: number) => boolean) =>
         Effect.suspend(() => {
           let isReached = false
@@ -456,7 +456,7 @@ export const frames = (
           earlier.includes(told.runId) && told.event._tag !== "ChatCompleted" ? reader.tell(told) : Effect.void
         )
       }
-      // The log of the wanted run has all of it.
+      // The wanted run's log contains the whole run.
       const isLogged = search.isForOne && log.begun !== undefined && search.hears(log.begun)
       if (!isLogged) yield* reader.catchUp()
       search.look(reader.telling)
@@ -472,7 +472,7 @@ export const frames = (
         }
         if (Array.from(wanted).some(isForeign)) yield* reader.retell(tellOf((runId) => wanted.has(runId)), isTold)
       }
-      /** Reads on, and emits a run from its beginning that got the wanted message later on. */
+      /** Reads further records. If a run got the wanted message only later, emits that run from its beginning. */
       const advanceAll = (polled?: Polls.Polled) =>
         Effect.gen(function*() {
           yield* reader.advance(tellNew, isTold, polled)
@@ -488,7 +488,7 @@ export const frames = (
           const polled = yield* reader.pause(log)
           if (log.isRemoved || log.begun !== undefined) continue
           yield* advanceAll(polled)
-          // This process has the run still, and may resume it, until another one does.
+          // This process still has the run, and may resume it, unless another process does.
           if (broken === undefined || reader.telling.running === broken && reader.isHere) continue
           const first = broken
           broken = undefined
@@ -497,7 +497,7 @@ export const frames = (
         }
         const { runId, version } = log.begun
         if (search.hears(log.begun)) {
-          // The runs of other processes before it come first.
+          // Earlier runs from other processes come first.
           const isBehind = (other: number) => other > version
           if (broken !== undefined && broken !== runId && !search.isForOne) yield* retellFrom(broken, isBehind)
           else if (!search.isForOne) yield* reader.advance(tell, isBehind)

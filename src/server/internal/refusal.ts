@@ -1,5 +1,5 @@
 /**
- * Refusals of requests: a status, a code and one sentence for a person, which repeats nothing of the request.
+ * Refusals of requests: a status, a code and one sentence for a person, quoting nothing from the request.
  *
  * @since 0.1.0
  */
@@ -7,12 +7,12 @@ import * as Data from "effect/Data"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import type * as Journal from "../../Journal.ts"
 
-/** A request that is refused. Nothing was changed. */
+/** A refused request. Nothing was changed. */
 export class Refusal extends Data.TaggedError("Refusal")<{
   readonly status: number
   readonly code: string
   readonly message: string
-  /** The call that the refusal is about, and the parts of its arguments that do not fit. Left out of any other one. */
+  /** The refused call, and the faults in its arguments. Absent for any other refusal. */
   readonly about?: {
     readonly id: string
     readonly issues: ReadonlyArray<{ readonly path: string; readonly reason: string }>
@@ -28,10 +28,12 @@ export const conflict = refusal(409)
 export const tooLarge = refusal(413)
 export const tooMany = refusal(429)
 
-/** Returns the refusal of a session that does not exist or belongs to another principal: the two do not differ. */
+/**
+ * Returns the refusal for a session not existing or belonging to another principal: the client cannot tell them apart.
+ */
 export const unknownSession = (): Refusal => notFound("unknown_session", "There is no such session.")
 
-/** Returns the refusal of a request that met an error of the store, by what it means for the one who asks. */
+/** Returns the refusal for a store error during a request, in terms of its meaning for the client. */
 export const ofStore = ({ bytes, maxBytes, reason }: Journal.StoreError): Refusal => {
   switch (reason) {
     case "unavailable":
@@ -68,14 +70,14 @@ const unavailable = new Refusal({
   message: "The sessions cannot be reached. Try again."
 })
 
-/** The refusal of a request that died. */
+/** Refusal for a request ending in a defect. */
 export const broken = new Refusal({
   status: 500,
   code: "internal",
   message: "The request failed. It was logged."
 })
 
-/** Returns the answer to a refused request. */
+/** Returns the response for a refused request. */
 export const respond = ({ about, code, message, status }: Refusal): HttpServerResponse.HttpServerResponse =>
   HttpServerResponse.jsonUnsafe({ error: { code, message, ...about } }, {
     status,

@@ -1,7 +1,7 @@
 /**
- * Reads sessions that another process of a cluster owns. The owner reads them from its log, and this process passes its
- * frames on. If the owner changes, the reader gets a reset and the run again from the next owner, as for an offset that
- * does not hold.
+ * Reads sessions owned by another process of a cluster. The owner reads them from its log, and this process passes the
+ * frames on. If the owner changes, the reader gets a reset and the run again from the next owner, as after an invalid
+ * offset.
  *
  * @since 0.1.0
  */
@@ -21,18 +21,18 @@ import * as EventStream from "./eventStream.ts"
 import type * as Logs from "./log.ts"
 import * as Reading from "./reading.ts"
 
-/** The parts of a server that reading elsewhere needs. */
+/** Server parts needed for reading elsewhere. */
 export interface Site extends Reading.Site {
   readonly peers: Peers.Peers | undefined
 }
 
-/** The frames of a reader. */
+/** Frames for a reader. */
 type Frames = Stream.Stream<Reading.Frame, Journal.StoreError, Session.Store>
 
 /**
- * A frame between processes. `Begin` comes first: a cluster sends a request again to the next owner, without a word,
- * and its frames would follow those of the last one. `End` is the end of what was asked for: without it the owner has
- * gone. `Large` stands for an event that is too large for a connection: the journal has it.
+ * A frame between processes. `Begin` comes first: a cluster may silently repeat a request to the next owner, whose
+ * frames would then follow the last owner's. `End` ends the requested events: without it the owner has gone. `Large`
+ * replaces an event too large for a connection: the journal contains the event.
  */
 type Part =
   | Exclude<Reading.Frame, { readonly _tag: "Event" }>
@@ -41,7 +41,7 @@ type Part =
   | { readonly _tag: "End" }
   | { readonly _tag: "Large" }
 
-/** Serves the sessions of this process to the others, until the scope closes. */
+/** Serves this process's sessions to other processes, until the scope closes. */
 export const serve = (
   site: Site,
   peers: Peers.Peers,
@@ -71,19 +71,19 @@ export const serve = (
     })
   })
 
-/** The place of a reader in what it has asked for. */
+/** A reader's progress through its request. */
 class Place {
   request: Reading.Request
   isOver = false
   isAnswered = false
-  /** The run of which the reader was given events last. */
+  /** The run of the reader's latest events. */
   private shown: string | undefined
 
   constructor(request: Reading.Request) {
     this.request = request
   }
 
-  /** Returns what a part gives the reader. */
+  /** Returns the frames in a part for the reader. */
   take(part: Part): ReadonlyArray<Reading.Frame> {
     this.isAnswered = true
     switch (part._tag) {
@@ -107,7 +107,7 @@ class Place {
     return [{ ...part, event }]
   }
 
-  /** Begins again. Returns what the reader gets before: it discards the run that it has a part of. */
+  /** Begins again. Returns the frames for the reader beforehand: it discards a partly sent run. */
   restart(): ReadonlyArray<Reading.Frame> {
     const { request, shown } = this
     this.isAnswered = false
@@ -118,10 +118,10 @@ class Place {
   }
 }
 
-/** Longest time without a sign of the owner, which gives one more often. */
+/** Maximum silence of an owner, whose keep-alives come more often. */
 const patience = "20 seconds"
 
-/** Pause before the next owner is asked. */
+/** Pause before asking the next owner. */
 const pause = "100 millis"
 
 const relayed = (
@@ -158,9 +158,9 @@ const relayed = (
   })
 
 /**
- * Returns what a request reads of a session, until `until` ends: from this process where it drives the session or owns
- * it, else from its owner. Where the owner does not answer, this process reads the journal. `log` is the place in the
- * session from before the request, for a run. An error ends the frames with word of it.
+ * Returns the requested part of a session, until `until` ends: from this process if it drives or owns the session, else
+ * from its owner. If the owner does not answer, this process reads the journal. `log` is the log place from before the
+ * request, for a run. An error ends the frames with a notice.
  */
 export const frames = (
   site: Site,

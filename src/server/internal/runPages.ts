@@ -1,6 +1,6 @@
 /**
- * The history of a session by pages: its runs, each with its public events as the journal tells them. A page is read
- * from the last place before its first run at which nothing waited, so that all pages together read the journal once.
+ * Session history by pages: runs, each with its public events from the journal. Reading a page starts at the last idle
+ * place before its first run, so all pages together read the journal once.
  *
  * @since 0.1.0
  */
@@ -20,27 +20,27 @@ import * as ThreadRuns from "./threadRuns.ts"
 export interface Run {
   readonly runId: string
   /**
-   * The message that began it. Left out of a run that continues behind answers. `mode` is the place of a message that
-   * an earlier run ended without.
+   * Message beginning the run. Absent for a run continuing after answers. `mode` is the destination of a message an
+   * earlier run ended without.
    */
   readonly message?: { readonly id: string; readonly content: Message.Content; readonly mode?: "steer" | "follow" }
-  /** Time of its start, in milliseconds since 1970. Left out where its records are gone. */
+  /** Start time, in milliseconds since 1970. Absent if its records are gone. */
   readonly startedAt?: number
   readonly events: ReadonlyArray<Event.PublicEvent>
 }
 
-/** The part of a history that a request wants. */
+/** The requested part of a history. */
 export interface Wanted {
-  /** The id of the run before which the page ends. Left out for the last page. */
+  /** Id of the run before which the page ends. Absent for the last page. */
   readonly before: string | undefined
-  /** The largest number of runs. */
+  /** Maximum number of runs. */
   readonly limit: number
 }
 
-/** The number of runs of a page, by default and at most. */
+/** Number of runs per page, by default and at most. */
 const [standardLimit, mostRuns] = [20, 100]
 
-/** Reads the parameters of a request. */
+/** Reads request parameters. */
 export const wantedOf = (
   before: string | undefined,
   limit: string | undefined
@@ -54,20 +54,20 @@ export const wantedOf = (
 
 const invalidBefore = Refusals.badRequest("invalid_before", "The value of before is no run of this session.")
 
-/** A page of a history. */
+/** A history page. */
 export interface Page {
-  /** The runs, oldest first. */
+  /** Runs, oldest first. */
   readonly runs: ReadonlyArray<Run>
-  /** The run before which the next page ends. Left out of the first page of the session. */
+  /** The run before which the next page ends. Absent on the session's first page. */
   readonly before?: string
 }
 
-/** A run while its events are gathered. */
+/** A run whose events are being gathered. */
 interface Gathered extends Run {
   readonly events: Array<Event.PublicEvent>
 }
 
-/** The failure of a reader whose process keeps a fold of records that a snapshot has replaced. */
+/** Failure of a reader whose process has a fold of records since replaced by a snapshot. */
 const outdated = "outdated"
 
 /** Reads the runs of a page. */
@@ -116,7 +116,7 @@ const gather = (
     return runs.filter(({ events, runId }) => events.length > 0 && wanted.has(runId))
   })
 
-/** Returns a page of the history of a session. `telling` is the fold of its journal. */
+/** Returns a page of session history. `telling` is the journal's fold. */
 export const page = (
   key: string,
   telling: JournalEvents.Telling,
@@ -140,14 +140,14 @@ export const page = (
       }))
   )
 
-/** A call that was decided while its run waits for other answers, or for its continuation. */
+/** A decided call whose run waits for other answers, or for its continuation. */
 interface Decided {
-  /** Path of the call, as in the id of its suspension. */
+  /** Path of the call, as in its suspension id. */
   readonly id: string
   readonly verdict: Session.Session["answered"][number]["verdict"]
 }
 
-/** Returns the decisions about calls of the unfinished turn. A call inside another one may be of any tool. */
+/** Returns the decisions about the unfinished turn's calls. A call inside another may belong to any tool. */
 const decidedIn = (kept: Session.Kept, publish: Event.PublicOptions): ReadonlyArray<Decided> => {
   const { answered } = kept.session
   if (answered.length === 0) return []
@@ -161,8 +161,8 @@ const decidedIn = (kept: Session.Kept, publish: Event.PublicOptions): ReadonlyAr
 }
 
 /**
- * Returns the facts of a session beside its runs, with the sessions that branched from it. `canWithdraw` tells whether
- * the request may withdraw a message that waits.
+ * Returns a session's facts besides its runs, with the sessions branched from it. `canWithdraw` tells whether the
+ * request may withdraw a waiting message.
  */
 export const sessionOf = (
   kept: Session.Kept,

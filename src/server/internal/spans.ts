@@ -1,6 +1,6 @@
 /**
- * The spans of requests. They have the path of an address alone: what stands behind it is the client's own, as a token
- * that it sends there by mistake.
+ * Request spans. They contain only the path of an address: the query is the client's own, and may contain a token sent
+ * there by mistake.
  *
  * @since 0.1.0
  */
@@ -9,7 +9,7 @@ import * as HttpMiddleware from "effect/http/HttpMiddleware"
 import * as HttpServerRequest from "effect/http/HttpServerRequest"
 import type * as HttpServerResponse from "effect/http/HttpServerResponse"
 
-/** Traces requests by their paths, in place of the server, whose own span is switched off by `TracerDisabledWhen`. */
+/** Traces requests by path, replacing the server's own span, which `TracerDisabledWhen` switches off. */
 export const byPath = (isDisabled: (request: HttpServerRequest.HttpServerRequest) => boolean) =>
 <E, R>(
   app: Effect.Effect<HttpServerResponse.HttpServerResponse, E, R>

@@ -1,5 +1,5 @@
 /**
- * Serves the files of Studio, which have no data: any browser that names the server may read them.
+ * Serves the Studio files, which contain no data: any browser naming the server may read them.
  *
  * @since 0.1.0
  */
@@ -34,15 +34,15 @@ const headers = {
   "x-content-type-options": "nosniff"
 }
 
-/** The names of scripts and styles change with their content. */
+/** Script and style names change with their content. */
 const isHashed = (name: string): boolean => /\.(js|css)$/.test(name)
 
-/** The files of a build. */
+/** Files of a build. */
 interface Manifest {
   readonly files: ReadonlyArray<{ readonly name: string; readonly type: string }>
 }
 
-/** Reads a file of a build. */
+/** Reads a build file. */
 export type ReadFile = (name: string) => Effect.Effect<Uint8Array, unknown>
 
 /** The package was not built, or only in part. */
@@ -50,7 +50,7 @@ export class NotBuilt extends Error {
   override readonly name = "NotBuilt"
 }
 
-/** Reads the files of a build. It dies with {@link NotBuilt} where there is none. */
+/** Reads the build files. Dies with {@link NotBuilt} without a build. */
 const read = (readFile: ReadFile) =>
   Effect.gen(function*() {
     const manifest = yield* readFile("manifest.json")
@@ -69,13 +69,13 @@ const page = (name: string, type: string, body: Uint8Array): HttpServerResponse.
     headers: { ...headers, "cache-control": isHashed(name) ? "public, max-age=31536000, immutable" : "no-cache" }
   })
 
-/** Returns the document for a page of which the root of the server is at a relative address. */
+/** Returns the document for a page with the server root at a relative address. */
 const documentFor = (body: Uint8Array, root: string): Uint8Array => {
   const html = new TextDecoder().decode(body)
   return new TextEncoder().encode(html.replace("name=\"server\" content=\"./\"", `name="server" content="${root}"`))
 }
 
-/** Returns the routes of the files of a build under a path, `""` for the root. The document is at `PATH/`. */
+/** Returns the routes of the build files under a path, `""` for the root. The document is at `PATH/`. */
 export const mount = (readFile: ReadFile, path: "" | `/${string}`): Routes.Mount => ({
   mount: (router, { access }) =>
     Effect.gen(function*() {
@@ -87,10 +87,10 @@ export const mount = (readFile: ReadFile, path: "" | `/${string}`): Routes.Mount
           yield* Paths.add(router, "GET", `${path}/${name}`, (request) => guarded(request, file))
           continue
         }
-        // The routes of the agents are at the root of the server, which may itself be behind a path.
+        // The agent routes are at the server root, which may itself be below a path.
         const root = path === "" ? "./" : "../".repeat(path.split("/").length - 1)
         const document = page(name, type, documentFor(body, root))
-        // Addresses in the document are relative to its folder. A router looks past the last slash of a path.
+        // Addresses in the document are relative to its folder. A router ignores the last slash of a path.
         const location = `${path.slice(path.lastIndexOf("/") + 1)}/`
         const elsewhere = HttpServerResponse.empty({ status: 308, headers: { ...headers, location } })
         yield* router.add("GET", path === "" ? "/" : path, (request) => {

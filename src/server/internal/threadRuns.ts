@@ -1,6 +1,6 @@
 /**
- * The conversation with which a journal begins, as runs: of a session that branched from another one, and behind a
- * snapshot. Its records are gone, so that it has no times. Each message of the user begins a run.
+ * A journal's initial conversation as runs: in a branched session, and after a snapshot. Its records are gone, so it
+ * has no times. Each user message begins a run.
  *
  * @since 0.1.0
  */
@@ -10,23 +10,23 @@ import type * as Session from "../../Session.ts"
 import type * as Thread from "../../Thread.ts"
 import * as ThreadEvents from "../../ui/internal/threadEvents.ts"
 
-/** A run, and the message that began it. */
+/** A run, and its first message. */
 export interface ThreadRun {
   readonly runId: string
   readonly message?: { readonly id: string; readonly content: Message.Content }
   readonly events: ReadonlyArray<Event.PublicEvent>
 }
 
-/** Returns the name of a message without an id, and of the run that it began. */
+/** Returns the name for a message without an id, and for the run it began. */
 export const nameOf = (place: number): string => `message-${place}`
 
-/** Returns the places of the messages that begin a run. */
+/** Returns the positions of messages beginning a run. */
 export const beginningsOf = ({ messages }: Thread.Thread): ReadonlyArray<number> => {
   const first = messages.findIndex(({ role }) => role === "user" || role === "assistant")
   return messages.flatMap(({ role }, place) => role === "user" || place === first ? [place] : [])
 }
 
-/** Ends the step of each reply. A reply without that end would be one that broke, which the next one replaces. */
+/** Ends the step of each reply. Without this end a reply would count as broken, and the next would replace it. */
 const stepped = (events: ReadonlyArray<Event.PublicEvent>): ReadonlyArray<Event.PublicEvent> => {
   const ends = events.flatMap((event, index): ReadonlyArray<Event.PublicEvent> =>
     event._tag === "MessageStarted" && index > 0 ? [{ _tag: "StepCompleted" }, event] : [event]

@@ -1,6 +1,6 @@
 /**
- * Writes the frames of a run in the words of a protocol. Clients of these protocols cannot discard a run: of one that
- * was resumed they get the open step again, and what they have of it is discarded first.
+ * Writes run frames in a protocol's format. Clients of these protocols cannot discard a run: after a resumption they
+ * first discard the open step, and then get it again.
  *
  * @since 0.1.0
  */
@@ -13,12 +13,12 @@ import type * as Reading from "./reading.ts"
 
 type PublicEvent = Event.PublicEvent
 
-/** The events for which pages have no word. A run that could not start has some of them, and no message. */
+/** Events without a counterpart on pages. A run unable to start may emit some of them, but has no message. */
 const unsaid: ReadonlySet<string> = new Set(["RequestStarted", "RequestRetried", "StopAccepted"])
 
-/** Leaves out the steps that the client has where a run begins again. */
+/** Omits steps already sent to the client when a run begins again. */
 class Continued {
-  /** Number of whole steps of the run that the client has. */
+  /** Number of the run's whole steps already sent. */
   private whole = 0
   private skipped = 0
   private isOpen = false
@@ -39,7 +39,7 @@ class Continued {
       this.run = event.runId
       if (run === event.runId) return []
       this.whole = 0
-      // A run that could not start has no message: the run that takes its message names it.
+      // A run unable to start has no message: the run taking its message over names it.
       return this.isSaid ? [] : [event]
     }
     if (unsaid.has(event._tag)) return []
@@ -57,13 +57,13 @@ class Continued {
   }
 }
 
-/** A machine that writes the events of one run in the words of a protocol. */
+/** Writes one run's events in a protocol's format. */
 interface Encoder {
   readonly push: (event: PublicEvent) => ReadonlyArray<unknown>
   readonly end: () => ReadonlyArray<unknown>
 }
 
-/** Writes frames by one encoder a run, which gets the id of its run. `last` comes at the end. */
+/** Writes frames with one encoder per run, which gets its run id. `last` comes at the end. */
 const written = (
   frames: Stream.Stream<Reading.Frame>,
   make: (run: { readonly messageId?: string }) => Encoder,
@@ -80,32 +80,34 @@ const written = (
     }
     const push = (frame: Reading.Frame): string => {
       if (frame._tag === "Quiet") return EventStream.comment
-      // The end of a run that has none says that it broke off.
+      // The encoder's end reports the break of a run without an end.
       return frame._tag === "Broken" ? "" : continued.events(frame).map(write).join("")
     }
     const end = Stream.suspend(() => Stream.succeed(texts((encoder ?? make({})).end()) + last))
     return Stream.concat(Stream.map(frames, push), end)
   })
 
-/** Returns the response to a client of the AI SDK. Its message has the id of its run, or that of the continued one. */
+/** Returns the response for an AI SDK client. Its message has its run's id, or that of the continued message. */
 export const ui = (frames: Stream.Stream<Reading.Frame>, options: UiStream.Options) => {
   const texts = written(frames, (run) => UiStream.make({ ...run, ...options }), "data: [DONE]\n\n")
   return EventStream.respond(texts, UiStream.headers)
 }
 
-/** The response to a client of the AI SDK that has the reply by another request. */
+/** Response for an AI SDK client already reading the reply through another request. */
 export const uiNothing = EventStream.respond(Stream.succeed("data: [DONE]\n\n"), UiStream.headers)
 
-/** Returns the response to a client of AG-UI that has the reply by another request: a run without messages. */
+/**
+ * Returns the response for an AG-UI client already reading the reply through another request: a run without messages.
+ */
 export const agUiNothing = (run: { readonly runId: string; readonly threadId: string }) => {
   const events = ["RUN_STARTED", "RUN_FINISHED"].map((type) => EventStream.data({ type, ...run }))
   return EventStream.respond(Stream.succeed(events.join("")), AgUi.headers)
 }
 
-/** Returns the response to a client of AG-UI, whose messages have the id of the run. Answers name it. */
+/** Returns the response for an AG-UI client, whose messages have the run id. Answers refer to it. */
 export const agUi = (frames: Stream.Stream<Reading.Frame>, options: AgUi.Options) =>
   EventStream.respond(written(frames, (run) => AgUi.make({ ...options, ...run }), ""), AgUi.headers)
 
-/** Returns the response to a client of plain events. */
+/** Returns the response for a client reading plain events. */
 export const plain = (frames: Stream.Stream<Reading.Frame>) =>
   EventStream.respond(Stream.map(frames, EventStream.lines))
