@@ -370,7 +370,7 @@ export const layerNode = (options: NodeOptions) =>
   >
 
 /**
- * A server as the command `heddle` takes it: the agents, and the layer of all that they need besides the store.
+ * A server for the command `heddle`: the agents, and a layer with everything they need besides the store.
  *
  * @category models
  * @since 0.1.0

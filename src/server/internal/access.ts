@@ -20,10 +20,7 @@ type Request = HttpServerRequest.HttpServerRequest
  * @since 0.1.0
  */
 export interface Question {
-  /**
-   * Name of the agent, or of the tool called over MCP. Absent until the body of an MCP message, which names the tool,
-   * has been read.
-   */
+  /** Agent name, or tool name over MCP. Absent until an MCP message's body, which names the tool, has been read. */
   readonly agent?: string
   /** Session id, without its principal. Absent if the request names no session. */
   readonly session?: string

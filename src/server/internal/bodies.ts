@@ -130,7 +130,7 @@ export const optionsOf = ({ allowUrl, bounds }: Site): Body.ReadOptions => ({
   }
 })
 
-/** Request of a plain body. `into` is the destination of its message, if the body names one. */
+/** Request in a plain body. `into` is the message destination, if named in the body. */
 interface Plain extends Body.Posted {
   readonly into: Sessions.Into | undefined
 }

@@ -1,6 +1,6 @@
 /**
- * The public events of a journal: the runs of a session as its records tell them, for readers whose process does not
- * drive the run, and for a run whose events are no longer in memory. A reply is whole; no text comes in pieces.
+ * Public events of a journal: session runs as told by the records, for readers whose process does not drive the run,
+ * and for runs whose events are no longer in memory. Replies are complete; no text comes in pieces.
  *
  * @since 0.1.0
  */
@@ -21,30 +21,30 @@ import * as ThreadRuns from "./threadRuns.ts"
 
 type PublicEvent = Event.PublicEvent
 
-/** An event with the run to which it belongs. */
+/** An event and its run. */
 export interface Told {
   readonly runId: string
   readonly event: PublicEvent
-  /** The sub-agent that has ended, or waits, with this event: its own events come before. */
+  /** The sub-agent ending or waiting with this event: its own events come first. */
   readonly agent?: Agent
 }
 
-/** An event as data: the public form is made by one function, whose allow list is the only one. */
+/** An event as data: a single function makes the public form, with the only allow list. */
 type Payload = { readonly _tag: string; readonly [name: string]: unknown } | Event.Event
 
-/** A call whose handler is a run with a journal of its own. */
+/** A call whose handler is a run with its own journal. */
 interface Agent {
   readonly id: string
   readonly name: string
-  /** The key of the call, which its runs name. A call of another turn may have the same id. */
+  /** Key of the call, named by its runs. A call in another turn may have the same id. */
   readonly key: string
-  /** The number of its runs that ended since something waited within. */
+  /** Number of its runs ending with something waiting inside. */
   readonly waits: number
-  /** `true` where its last run waits. */
+  /** `true` if its last run waits. */
   readonly isWaiting: boolean
 }
 
-/** The outcomes by the word that a journal has for them. */
+/** Outcomes by their word in journals. */
 const outcomes: Readonly<Record<string, string>> = {
   ...Object.fromEntries(Object.entries(Outcomes.words).map(([tag, word]) => [word, tag])),
   abandoned: "Cancelled"
@@ -59,7 +59,7 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
   return { _tag, ...(_tag === "Completed" ? { finishReason } : {}) }
 }
 
-/** Returns the event of a request to stop a run. `at` is the time where the record has none. */
+/** Returns the event for a request to stop a run. `at` replaces a missing time in the record. */
 export const stopOf = ({ by, call, time }: Journal.StopRequested, at: number): PublicEvent => ({
   _tag: "StopAccepted",
   ...(by === undefined ? {} : { by }),
@@ -69,80 +69,78 @@ export const stopOf = ({ by, call, time }: Journal.StopRequested, at: number): P
 
 const unused = { nestedUsage: null, usage: null }
 
-/** A run, and the place in its journal from which it can be read. */
+/** A run, with its starting position in the journal. */
 export interface Place {
   readonly runId: string
-  /** The version behind which a fold without earlier records tells the run as a fold of the whole journal does. */
+  /** Version after which a fold without earlier records tells the run like a fold of the whole journal. */
   readonly after: number
-  /** The id of the message that began it. Left out where none did. */
+  /** Id of the first message. Absent without such a message. */
   readonly messageId?: string
-  /** The place for which that message was submitted. Left out where it was the next run. */
+  /** Submission destination of that message. Absent for the next run. */
   readonly mode?: "steer" | "follow"
 }
 
-/** The request of a reply, as far as it is recorded. */
+/** Request of a reply, as far as recorded. */
 type Requested = Partial<Pick<Journal.ReplyReceived, "attempt" | "first" | "model" | "provider" | "requested">>
 
 type Options = Omit<Event.PublicOptions, "runId" | "calls" | "at">
 
-/** Number of verdicts that are kept for answers that come too late. */
+/** Maximum number of verdicts kept for late answers. */
 const mostVerdicts = 1_000
 
-/** Folds the records of a journal and tells what happened as public events. */
+/** Folds a journal's records, and tells what happened as public events. */
 export class Telling {
-  /** The runs that the records began, in order. */
+  /** Runs begun by the records, in order. */
   readonly runs: Array<string> = []
-  /** The runs of the conversation that the journal begins with, and the recorded ones that could start, in order. */
+  /** Runs of the journal's initial conversation, and recorded runs able to start, in order. */
   readonly places: Array<Place> = []
-  /** The last run that began with a message, whose id names the message of the assistant that continued runs add to. */
+  /** The last run begun by a message. Its id names the assistant message, to which continuing runs add. */
   message: string | undefined
-  /** The message of the client that the last run took which did not continue another one. */
+  /** Client message taken by the last run not continuing another. */
   asked: string | undefined
-  /** The runs that answered it, also those that could not start: a page may name its message by any of them. */
+  /** Runs answering the message, including those unable to start: a page may name its message by any of their ids. */
   attempts = new Set<string>()
-  /** The runs that add to that message, in order. */
+  /** Runs adding to the assistant message, in order. */
   chain: Array<string> = []
-  /** The ids of the messages of clients and of the assistant, by their places in the thread. */
+  /** Ids of client and assistant messages, by position in the thread. */
   readonly names = new Map<number, string>()
-  /** The names of the assistant's turns, each by its run and its number in it, by their places in the thread. */
+  /** Names of assistant turns, made from run and turn number, by position in the thread. */
   readonly turns = new Map<number, string>()
-  /** The places in the thread of the messages that rules added, which no stream gives. */
+  /** Thread positions of messages added by rules, which no stream contains. */
   readonly hidden = new Set<number>()
-  /** The ids of the messages that runs under way got, by their places in the thread. */
+  /** Ids of messages delivered into current runs, by position in the thread. */
   readonly inside = new Map<number, string>()
-  /** The typed answers of runs, by the places in the thread of the replies that gave them. */
+  /** Typed answers of runs, by the thread position of their reply. */
   readonly outputs = new Map<number, unknown>()
-  /** Number of the records that were applied. */
+  /** Number of applied records. */
   records = 0
   /** The run without a recorded end. */
   running: string | undefined
-  /** The process that began or resumed it last. */
+  /** Process responsible for its last beginning or resumption. */
   driver: string | undefined
-  /** Time of the last start or resumption, and of the last record, in milliseconds since 1970. */
+  /** Time of the last start or resumption and the last record, in milliseconds since 1970. */
   private begunAt = 0
   private at = 0
-  /** Time of the last record of a process that ended within a reply. Left out where none did. */
+  /** Time of the last record from a process ending within a reply. Absent without such an end. */
   private lostAt: number | undefined
-  /** The version of the last record at which nothing was open or waited. */
+  /** Version of the last record leaving nothing open or waiting. */
   private rest = 0
   private readonly fold: Journal.Fold
   private readonly options: Options
   private calls = new Map<string, Event.PublicCall>()
-  /** The calls of the run, by their ids. */
+  /** Calls of the run, by id. */
   private toolCalls = new Map<string, Message.ToolCall>()
-  /** Number of whole steps of the run. */
+  /** Number of the run's whole steps. */
   private steps = 0
-  /** The calls of the open reply that were announced, or nothing where no reply is open. */
+  /** Announced calls of the open reply, `undefined` without an open reply. */
   private reply: Set<string> | undefined
   private response: Response.Response | undefined
   private usages: Array<Response.Usage | null> = []
-  /** The calls that were settled since the last run. */
+  /** Calls settled since the last run. */
   private settled: ReadonlyArray<Teller.Settled> = []
-  /**
-   * The verdicts about the last calls that waited, by their names: also where a run has continued behind them since.
-   */
+  /** Verdicts about the last waiting calls, by name: also after a run has continued. */
   private readonly verdicts = new Map<string, Teller.Standing>()
-  /** The calls of sub-agents that have no answer yet. */
+  /** Sub-agent calls without an answer. */
   private readonly agents = new Map<string, Agent>()
 
   constructor(id: string, options: Options, fold = Journal.fold(id)) {
@@ -150,17 +148,17 @@ export class Telling {
     this.options = options
   }
 
-  /** The id of the session. */
+  /** Session id. */
   get id(): string {
     return this.fold.id
   }
 
-  /** The calls of sub-agents that run. */
+  /** Running sub-agent calls. */
   get open(): ReadonlyArray<Agent> {
     return Array.from(this.agents.values()).filter(({ isWaiting }) => !isWaiting)
   }
 
-  /** Returns a fold of the same records that shares nothing with this one, for a reader with these options. */
+  /** Returns an independent copy of this fold, for a reader with these options. */
   copy(options: Options): Telling {
     const copy = new Telling(this.fold.id, options, this.fold.copy())
     for (const runId of this.runs) copy.runs.push(runId)
@@ -198,27 +196,27 @@ export class Telling {
     return this.fold.kept
   }
 
-  /** The version of the last record. */
+  /** Version of the last record. */
   get version(): number {
     return this.fold.version
   }
 
-  /** Number of messages of the whole turns. */
+  /** Number of messages in whole turns. */
   private get length(): number {
     return SharedMessages.length(this.fold.thread)
   }
 
-  /** Number of messages of the conversation. */
+  /** Number of messages in the conversation. */
   private get place(): number {
     return this.fold.calls.length === 0 ? this.length : this.kept.session.thread.messages.length
   }
 
-  /** Returns the verdict about a call that waited, by its name. */
+  /** Returns the verdict about a call that waited, by name. */
   verdictOf(name: string): Teller.Standing | undefined {
     return this.verdicts.get(name)
   }
 
-  /** Keeps the verdict that a record gives, if it is the first one. The call waits until the record is applied. */
+  /** Keeps a record's verdict, if it is the first. The call waits until the record is applied. */
   private judge(record: Journal.Entry["record"]): void {
     const given = record._tag === "CallSettled"
       ? record
@@ -236,7 +234,7 @@ export class Telling {
     for (const [oldest] of this.verdicts) return void this.verdicts.delete(oldest)
   }
 
-  /** Applies a record, and returns the events of what it tells. */
+  /** Applies a record, and returns its events. */
   take(entry: Journal.Entry): ReadonlyArray<Told> {
     const { record } = entry
     const { length } = this
@@ -299,7 +297,7 @@ export class Telling {
             name: toolCall?.name ?? "",
             arguments: toolCall?.arguments ?? {},
             ...(attempt > 1 ? { attempt } : {}),
-            // The time of the reply is not that of the call.
+            // The reply's time is not the call's.
             asked: asked === undefined ? null : this.begunAt + asked,
             ...(waited === undefined ? {} : { waited })
           }
@@ -329,7 +327,7 @@ export class Telling {
         )
       }
       case "StepPrepared": {
-        // A reply that readers have seen does not count any more.
+        // A reply already shown to readers no longer counts.
         const isReset = this.reply !== undefined
         this.reply = undefined
         const { delivered = [], messages = [], stepIndex } = record
@@ -344,7 +342,7 @@ export class Telling {
         const whole = record.response === undefined ? [] : this.replied(record.response, record)
         const response = record.response ?? this.response
         this.steps++
-        // A turn that waits stands behind the whole ones.
+        // A waiting turn follows the whole turns.
         const place = this.length > length
           ? SharedMessages.findLastIndex(this.fold.thread, SharedMessages.isReply)
           : length
@@ -357,7 +355,7 @@ export class Telling {
         ])
       }
       case "RunEnded": {
-        // A run that could not start has given back what it took, for the run that follows.
+        // A run unable to start has returned its message, for the following run.
         const refused = this.refused(open)
         const isUnstarted = record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0
         this.running = this.driver = undefined
@@ -384,13 +382,13 @@ export class Telling {
     }
   }
 
-  /** Notes that the runs behind this record can be told without those before it. */
+  /** Notes that runs after this record can be told without earlier records. */
   private atRest(): void {
     const isAtRest = this.fold.next === "nothing" && this.fold.calls.length === 0 && this.settled.length === 0
     if (isAtRest) this.rest = this.fold.version
   }
 
-  /** Names the message that a run takes, and the one that it begins or adds to. */
+  /** Names the message taken by a run, and the message it begins or extends. */
   private begin({ messages, operation, requestId, takes }: Journal.RunStarted, mode: Place["mode"]): void {
     const { place } = this
     this.places.push({
@@ -413,7 +411,7 @@ export class Telling {
     this.chain = [requestId]
   }
 
-  /** Notes the typed answer of a run at the last reply, and returns the event of the answer. */
+  /** Notes a run's typed answer at the last reply, and returns the answer's event. */
   private answer(ended: Pick<Journal.RunEnded, "output"> = {}): ReadonlyArray<Payload> {
     if (!("output" in ended)) return []
     const { output: value } = ended
@@ -421,7 +419,7 @@ export class Telling {
     return [{ _tag: "OutputCompleted", value }]
   }
 
-  /** Hides the last messages of the thread. The message of the assistant that begins there begins behind them. */
+  /** Hides the last messages of the thread. An assistant message beginning there begins after them. */
   private hide(count: number, shown = 0): void {
     if (count === 0) return
     const length = this.place
@@ -433,7 +431,7 @@ export class Telling {
     for (let place = length - count; place < length - shown; place++) this.hidden.add(place)
   }
 
-  /** Names the messages at the end of the thread that a person has sent into the run, and returns their events. */
+  /** Names messages sent into the run by a person, at the end of the thread, and returns their events. */
   private delivered(
     ids: ReadonlyArray<string>,
     messages: ReadonlyArray<Message.Message>,
@@ -458,14 +456,14 @@ export class Telling {
     })
   }
 
-  /** Returns the ends of the handlers of the open run, whose process has ended. */
+  /** Returns the handler ends of an open run whose process has ended. */
   lost(): ReadonlyArray<Told> {
     return this.running === undefined ? [] : this.lose(this.running, this.at)
   }
 
   /**
-   * Returns the ends of the handlers that ended with their process, at the last time at which it was known to run:
-   * the time until the run is resumed is no time of theirs.
+   * Returns the ends of handlers lost with their process, at its last known running time: the time until resumption is
+   * not counted.
    */
   private lose(runId: string, at: number): ReadonlyArray<Told> {
     if (this.reply !== undefined) this.lostAt = at
@@ -484,7 +482,7 @@ export class Telling {
     this.agents.set(id, { id, name, key, waits, isWaiting: false })
   }
 
-  /** Notes that the run of a sub-agent waits, and returns its call. */
+  /** Notes that a sub-agent's run waits, and returns its call. */
   private suspendAgent({ suspensions, toolCallId }: Journal.CallWaits): Agent | undefined {
     const known = this.agents.get(toolCallId)
     if (known === undefined || !suspensions.some(({ path }) => path !== undefined)) return undefined
@@ -493,7 +491,7 @@ export class Telling {
     return agent
   }
 
-  /** Returns what is published of an event of a run inside the handler of a call. */
+  /** Returns the published part of an event from a run inside a call's handler. */
   within(runId: string, { id, name }: Agent, { event: progress }: Told): ReadonlyArray<Told> {
     return this.publish(runId, [{ _tag: "ToolProgress", id, name, progress }], progress.at ?? this.at)
   }
@@ -502,7 +500,7 @@ export class Telling {
     return this.publish(runId, payloads, this.at)
   }
 
-  /** Returns what is published of events. */
+  /** Returns the published part of events. */
   protected publish(runId: string, payloads: ReadonlyArray<Payload>, at: number): ReadonlyArray<Told> {
     const options = { ...this.options, runId, calls: this.calls }
     return payloads.flatMap((payload) => {
@@ -512,7 +510,7 @@ export class Telling {
     })
   }
 
-  /** Returns the events of a call that started before its reply was whole. */
+  /** Returns the events of a call started before its reply was complete. */
   private announce(call: Message.ToolCall, request: Requested = {}): ReadonlyArray<Payload> {
     const { reply } = this
     if (reply?.has(call.id) === true) return []
@@ -521,7 +519,7 @@ export class Telling {
     return reply === undefined ? [...this.beginning(request), ...Teller.ofCall(call)] : Teller.ofCall(call)
   }
 
-  /** Returns the events of a request and of the beginning of its reply, with their times. */
+  /** Returns the events for a request and its reply's beginning, with their times. */
   private beginning({ first, requested, ...request }: Requested, reply?: Response.Response): ReadonlyArray<Payload> {
     const { attempt = 1, model = reply?.model, provider = reply?.provider } = request
     const started = { _tag: "MessageStarted", ...(first === undefined ? {} : { at: this.begunAt + first }) }
@@ -532,7 +530,7 @@ export class Telling {
     ]
   }
 
-  /** Returns the events of a reply, but for those of the calls that have started before. */
+  /** Returns a reply's events, except those of calls already started. */
   private replied(response: Response.Response, request: Requested): ReadonlyArray<Payload> {
     const { reply } = this
     this.response = response
@@ -548,7 +546,7 @@ export class Telling {
     )
   }
 
-  /** Returns the answers of the calls that were settled between the runs, and do not run again. */
+  /** Returns the answers to calls settled between the runs, which do not run again. */
   private settlements(): ReadonlyArray<Payload> {
     const { kept, settled } = this
     if (settled.length === 0) return []
@@ -561,28 +559,28 @@ export class Telling {
   }
 }
 
-/** Tells the run of a sub-agent as data: the run around it, whose rules hold, publishes its events. */
+/** Tells a sub-agent's run as data: the outer run, whose rules apply, publishes its events. */
 class Within extends Telling {
-  /** Returns events with their own times, or with that of their record. */
+  /** Returns events with their own times, or with their record's. */
   protected override publish(runId: string, payloads: ReadonlyArray<Payload>, at: number): ReadonlyArray<Told> {
     return payloads.map((payload) => ({ runId, event: { at, ...payload } as unknown as PublicEvent }))
   }
 }
 
-/** Puts the events of a sub-agent before those with which its call ends or waits. */
+/** Puts a sub-agent's events before those with which its call ends or waits. */
 const behind = (agent: Agent | undefined, told: ReadonlyArray<Told>): ReadonlyArray<Told> => {
   const [first, ...rest] = told
   return agent === undefined || first === undefined ? told : [{ ...first, agent }, ...rest]
 }
 
-/** A run inside the handler of a call. */
+/** A run inside a call's handler. */
 interface Inner {
   readonly told: Array<Told>
-  /** `true` where it ended with something that waits. */
+  /** `true` if it ended with something waiting. */
   isWaiting: boolean
 }
 
-/** Reads the runs of a journal that the handler of a call with this key has started. */
+/** Reads a journal's runs started by the handler of the call with this key. */
 const innersOf = (
   id: string,
   key: string,
@@ -613,15 +611,15 @@ const innersOf = (
     return inners
   })
 
-/** Tells whether an event completes a call, at any depth. The events of a run inside are progress. */
+/** Tells whether an event completes a call, at any depth. Events of nested runs are progress. */
 const isCompleted = (event: PublicEvent): boolean =>
   event._tag === "ToolProgress"
     ? Json.isObject(event.progress) && isCompleted(event.progress as unknown as PublicEvent)
     : event._tag === "ToolCallCompleted"
 
 /**
- * Reads the events of a sub-agent, as its call publishes them, since the call has waited last. The first one precedes
- * all of them, and says that they replace those that a reader has.
+ * Reads a sub-agent's events since its call last waited, as published by the call. The first event precedes all others,
+ * and replaces the reader's earlier ones.
  */
 const readAgent = (
   telling: Telling,
@@ -636,7 +634,7 @@ const readAgent = (
     for (const inners of found) {
       let waits = 0
       for (const inner of inners) {
-        // The calls of an earlier run have names that the events of a later one may lack.
+        // A later run's events may lack the names of an earlier run's calls.
         if (waits < agent.waits) {
           for (const told of inner.told) if (!isCompleted(told.event)) telling.within(runId, agent, told)
         } else if (waits === agent.waits || !agent.isWaiting) wanted.push(inner)
@@ -649,7 +647,7 @@ const readAgent = (
       .flatMap((told) => telling.within(runId, agent, told))
   })
 
-/** Applies a record, and returns the events of what it tells, with those of the sub-agents that end or wait with it. */
+/** Applies a record, and returns its events, including events of sub-agents that end or wait at this record. */
 export const toldOf = (
   telling: Telling,
   entry: Journal.Entry
@@ -666,7 +664,7 @@ export const toldOf = (
     )
   })
 
-/** Reads what the sub-agents of the open run have done so far. `isLost` tells that their process has ended. */
+/** Reads the open run's sub-agent progress. `isLost` tells that their process has ended. */
 export const underWayIn = (
   telling: Telling,
   isLost = false
@@ -678,7 +676,7 @@ export const underWayIn = (
       all.flat()
   )
 
-/** Returns what waits in a session as it is published. */
+/** Returns a session's waiting calls in public form. */
 export const suspensionsOf = (
   kept: Session.Kept,
   options: Event.PublicOptions
@@ -693,14 +691,14 @@ export const suspensionsOf = (
   return event?._tag === "ChatCompleted" ? event.suspensions ?? [] : []
 }
 
-/** Returns the calls of the unfinished turn, as they are published. */
+/** Returns the unfinished turn's calls in public form. */
 export const callsOf = (
   kept: Session.Kept,
   options: Event.PublicOptions
 ): ReadonlyArray<Extract<PublicEvent, { readonly _tag: "ToolCallCompleted" }>> =>
   published(Session.view(kept).calls.map(({ toolCall }) => toolCall), options)
 
-/** Returns calls as they are published. */
+/** Returns calls in public form. */
 export const published = (
   calls: ReadonlyArray<Message.ToolCall>,
   options: Event.PublicOptions
@@ -718,7 +716,7 @@ const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
   unknown: "ApprovalRequested"
 }
 
-/** Returns the end of a request after which no run begins, since other calls still wait. */
+/** Returns the end of a request not followed by a run, because other calls still wait. */
 export const stillWaiting = (
   kept: Session.Kept | undefined,
   options: Event.PublicOptions
@@ -734,19 +732,19 @@ export const stillWaiting = (
     }
   })
 
-/** A fold that a process keeps, and its last record, by which a journal that began anew is known. */
+/** A fold kept by a process, and its last record, which reveals a restarted journal. */
 interface Kept {
   readonly telling: Telling
-  /** Bytes of its records. */
+  /** Bytes in its records. */
   readonly bytes: number
   readonly last: Journal.Record
 }
 
-/** Bounds of the folds that a process keeps of a store: bytes of their records, and their number. */
+/** Limits on the folds a process keeps per store: bytes in their records, and their number. */
 const mostBytes = 128 * 1_048_576
 const mostFolds = 1_000
 
-/** Keeps the folds that were used last. */
+/** Keeps the most recently used folds. */
 export class Folds {
   private readonly folds = new Map<string, Kept>()
   private bytes = 0
@@ -768,7 +766,7 @@ export class Folds {
     this.folds.delete(key)
   }
 
-  /** Keeps a fold, and forgets those for which there is no room any more. */
+  /** Keeps a fold, and forgets others if there is no more room. */
   keep(key: string, kept: Kept): void {
     this.forget(key)
     const { bytes } = kept
@@ -790,7 +788,7 @@ const foldsOf = (store: Journal.Service): Folds => {
   return known
 }
 
-/** Forgets what this process keeps of a journal, which was removed. */
+/** Forgets this process's data about a removed journal. */
 export const forget = (key: string): Effect.Effect<void, never, Session.Store> =>
   Effect.map(Session.Store, (store) => foldsOf(store).forget(key))
 
@@ -798,8 +796,8 @@ const isSame = (record: Journal.Record, other: Journal.Record | undefined): bool
   JSON.stringify(record) === JSON.stringify(other)
 
 /**
- * Reads a journal: the records behind the fold that the process keeps, or all of them. The fold belongs to the caller.
- * The record at the version of the fold is read again: where it is another one, the journal began anew.
+ * Reads a journal: the records after the process's fold, or all of them. The returned fold belongs to the caller. The
+ * record at the fold's version is read again: if it differs, the journal was restarted.
  */
 export const read = (
   key: string,
@@ -837,7 +835,7 @@ export const read = (
   })
 
 /**
- * Reads a journal from its beginning, and returns the events of a run so far, and of the sub-agents that run. `isLost`
+ * Reads a journal from its beginning, and returns the events of a run so far, including running sub-agents. `isLost`
  * tells that their process has ended: the run is about to be resumed.
  */
 export const eventsOf = (
@@ -859,7 +857,7 @@ export const eventsOf = (
     return [...events, ...[...underWay, ...isLost ? telling.lost() : []].map(({ event }) => event)]
   })
 
-/** Reads what a run has so far of the sub-agent of a call. The first event replaces what a reader has of it. */
+/** Reads a run's events so far about a call's sub-agent. The first event replaces the reader's earlier ones. */
 export const agentOf = (
   key: string,
   runId: string,

@@ -28,7 +28,7 @@ export interface Listed {
   readonly forkedFrom?: NonNullable<Journal.Listed["forkedFrom"]>
 }
 
-/** A place in the session order: that of a session, even if the session no longer exists. */
+/** A place in the session order, valid even if its session no longer exists. */
 interface Place {
   readonly pinned?: boolean | undefined
   readonly since: number

@@ -1,7 +1,7 @@
 /**
- * The logs of the runs that this process drives: their public events, in memory, for any number of readers. A reader
- * holds its log, so that a slow one neither slows the run nor loses an event; the process forgets a log once its run
- * has ended and no reader follows the session, or once the next run has ended as well.
+ * Logs of the runs driven by this process: their public events, in memory, for any number of readers. A reader holds
+ * its log, so a slow reader neither slows the run nor loses an event. The process forgets a log once its run has ended
+ * and no reader follows the session, or once the next run has ended as well.
  *
  * @since 0.1.0
  */
@@ -16,7 +16,7 @@ import * as JournalEvents from "./journalEvents.ts"
 
 type PublicEvent = Event.PublicEvent
 
-/** An event as readers get it: with its JSON, and the offset from which a reader continues. Empty for none. */
+/** An event for readers: with its JSON, and the offset for continuing, or an empty offset. */
 export interface Entry {
   readonly _tag: "Event"
   readonly offset: string
@@ -24,7 +24,7 @@ export interface Entry {
   readonly text: string
 }
 
-/** Returns an event as readers get it. */
+/** Prepares an event for readers. */
 export const entry = (offset: string, event: PublicEvent): Entry => ({
   _tag: "Event",
   offset,
@@ -35,22 +35,25 @@ export const entry = (offset: string, event: PublicEvent): Entry => ({
 /** The beginning of a run. */
 export interface Beginning {
   readonly runId: string
-  /** The version of the journal at which the run began or was resumed, which no other beginning has. */
+  /** Journal version at this beginning or resumption, and at no other. */
   readonly version: number
-  /** The message that the run takes. */
+  /** Message taken by the run. */
   readonly takes: string | undefined
-  /** The events of the run before it was resumed. */
+  /** Events of the run from before its resumption. */
   readonly past: ReadonlyArray<PublicEvent>
 }
 
-/** Returns a name for the typed answer that an event is a part of. Models choose ids: as JSON, no two read as one. */
+/**
+ * Returns a name for the typed answer an event belongs to. Models choose ids: encoded as JSON, different ids stay
+ * different.
+ */
 const answerOf = (event: PublicEvent): string | undefined => {
   if (event._tag === "OutputPartial" || event._tag === "OutputCompleted") return ""
   const inner = event._tag === "ToolProgress" && event.nested !== undefined ? answerOf(event.nested) : undefined
   return inner === undefined || event._tag !== "ToolProgress" ? undefined : `${JSON.stringify(event.id)} ${inner}`
 }
 
-/** Tells whether progress of a sub-agent, at any depth, was not read in time. */
+/** Tells whether sub-agent progress, at any depth, was not read in time. */
 const isMissed = (event: unknown): boolean => {
   for (let at = event as Partial<Event.Of<"ToolProgress">> | undefined; at?._tag === "ToolProgress";) {
     if (at.missed === true) return true
@@ -59,37 +62,38 @@ const isMissed = (event: unknown): boolean => {
   return false
 }
 
-/** The log of one attempt at a run, or the place of the next one of a session. */
+/** Log of one attempt at a run, or the place for a session's next log. */
 export class RunLog {
   begun: Beginning | undefined
   /** `true` once the attempt has ended. */
   isEnded = false
-  /** The end of the run, which its readers get once its owner has given the claim back: they answer at once. */
+  /** End of the run, withheld from readers until the owner has released the claim: they answer at once. */
   last: PublicEvent | undefined
-  /** `true` where the run has come to its end in this attempt. */
+  /** `true` if the run came to its end in this attempt. */
   isWhole = false
-  /** `true` where the log was too large to be held: the journal has the run. */
+  /** `true` if the log was too large to hold: the journal contains the run. */
   isFull = false
-  /** `true` where the session was removed: what follows is another one. */
+  /** `true` if the session was removed: a later one is another session. */
   isRemoved = false
-  /** The events. The place of a part of a typed answer is empty once a later part has all that it had. */
+  /** Events. The slot of a partial typed answer is empty once a later part contains the same text. */
   readonly entries: Array<Entry | undefined> = []
   bytes = 0
   next: RunLog | undefined
   readonly calls = new Map<string, Event.PublicCall>()
-  /** The calls whose progress was not read in time. */
+  /** Calls whose progress was not read in time. */
   readonly missed = new Set<string>()
-  /** Deltas that wait for those which follow at once. */
+  /** Deltas waiting for others to join. */
   readonly joined = new Joined()
   private waiting = new Set<() => void>()
   /** Number of changes. */
   changes = 0
-  /** The places of the last parts of typed answers, of the run and of those inside its handlers. */
+  /** Positions of the last partial typed answers, for the run and for runs inside its handlers. */
   private readonly parts = new Map<string, number>()
 
   /**
-   * Waits until the log has more changes than the caller has seen, since a fiber may yield between its look at the log
-   * and the wait. `onWait` receives a function that ends this wait alone, which a `Deferred` of all readers cannot do.
+   * Waits until the log has more changes than the caller has seen, because a fiber may yield between looking at the log
+   * and waiting. `onWait` receives a function ending only this wait, which a `Deferred` shared by all readers cannot
+   * do.
    */
   changed(seen: number, onWait?: (wake: () => void) => void): Effect.Effect<void> {
     return Effect.callback((resume) => {
@@ -109,14 +113,14 @@ export class RunLog {
     for (const wake of waiting) wake()
   }
 
-  /** Adds an event, and returns the number of characters by which the log has grown. */
+  /** Adds an event, and returns the log's growth in characters. */
   add(event: PublicEvent): number {
     const { begun, entries } = this
     const added = entry(`${begun?.runId ?? ""}.${begun?.version ?? 0}.${entries.length}`, event)
     let grown = added.text.length
     const answer = answerOf(event)
     if (answer !== undefined) {
-      // Each part has the whole answer so far: all of them together would be as long as its square.
+      // Each part contains the whole answer so far: together they would grow with the square of its length.
       const place = this.parts.get(answer)
       if (place !== undefined) {
         grown -= entries[place]?.text.length ?? 0
@@ -130,22 +134,22 @@ export class RunLog {
   }
 }
 
-/** Bounds of the logs. */
+/** Limits on logs. */
 interface Bounds {
   readonly log: number
   readonly logs: number
 }
 
-/** Number of sessions whose runs are expected. */
+/** Maximum number of sessions with an expected run. */
 const mostExpected = 10_000
 
-/** The logs of a process, by the keys of the sessions. */
+/** The process's logs, by session key. */
 export class Hub {
   private readonly logs = new Map<string, RunLog>()
   private readonly readers = new Map<string, number>()
-  /** The logs of runs that have ended and whose events a reader may still get, by the keys of the sessions. */
+  /** Logs of ended runs still available to readers, by session key. */
   private readonly ended = new Map<string, RunLog>()
-  /** The sessions whose run is about to begin. */
+  /** Sessions whose run is about to begin. */
   private readonly expected = new Set<string>()
   private bytes = 0
   private readonly bounds: Bounds
@@ -168,15 +172,15 @@ export class Hub {
     this.publish = publish
   }
 
-  /** The log of the run that is under way in this process. */
+  /** Returns the log of the run under way in this process. */
   current(key: string): RunLog | undefined {
     const log = this.logs.get(key)
     return log?.begun === undefined ? undefined : log
   }
 
   /**
-   * Returns the sessions whose key begins with a prefix and whose run is under way, or was expected and is about to
-   * begin: its session is driven, here or elsewhere.
+   * Returns the sessions with a key prefix whose run is under way, or expected and about to begin because the session
+   * is driven, here or elsewhere.
    */
   running(prefix: string, isDriven: (key: string) => boolean): ReadonlySet<string> {
     const keys = new Set<string>()
@@ -189,7 +193,9 @@ export class Hub {
     return keys
   }
 
-  /** Expects a run of a session, until it begins or nothing drives the session. Tells whether it was not expected. */
+  /**
+   * Expects a run of a session, until it begins or nothing drives the session. Tells whether it was not yet expected.
+   */
   expect(key: string): boolean {
     if (this.expected.has(key)) return false
     const [oldest] = this.expected
@@ -198,12 +204,12 @@ export class Hub {
     return true
   }
 
-  /** Expects a run no longer. */
+  /** Stops expecting a run. */
   forget(key: string): void {
     this.expected.delete(key)
   }
 
-  /** Follows a session until the scope closes: its current log, or the place of the next one. */
+  /** Follows a session until the scope closes, returning its current log, or the place for the next. */
   follow(key: string): Effect.Effect<RunLog, never, Scope.Scope> {
     return Effect.acquireRelease(
       Effect.sync(() => {
@@ -229,7 +235,7 @@ export class Hub {
     return log
   }
 
-  /** Begins the log of a run. An attempt before it that did not come to its end is over. */
+  /** Begins a run's log. An unfinished earlier attempt is over. */
   begin(key: string, beginning: Beginning): void {
     this.end(key)
     this.expected.delete(key)
@@ -239,7 +245,7 @@ export class Hub {
     log.wake()
   }
 
-  /** Adds an event of the run that is under way. Deltas are held for a moment, for those that follow. */
+  /** Adds an event of the run under way. Deltas are held briefly, for others to join. */
   push(key: string, event: Event.Event): Effect.Effect<void> {
     const log = this.current(key)
     if (log?.begun === undefined) return Effect.void
@@ -260,12 +266,12 @@ export class Hub {
     this.flush(log)
     if (event._tag === "ChatCompleted") log.last = shown
     else this.add(log, shown)
-    // Readers of a log that is not held read the journal.
+    // Readers of an emptied log read the journal.
     if (!log.isFull) log.wake()
     return Effect.void
   }
 
-  /** Returns the call that ends or waits with an event, where progress of it was not read in time, and its run. */
+  /** Returns the call ending or waiting with an event, if its progress was not read in time, and its run. */
   gapBefore(key: string, event: Event.Event): { readonly runId: string; readonly id: string } | undefined {
     const log = this.current(key)
     const id = event._tag === "ToolExecutionCompleted"
@@ -278,7 +284,7 @@ export class Hub {
       : undefined
   }
 
-  /** Adds events of the run that is under way, behind the deltas before them. */
+  /** Adds events of the run under way, after the preceding deltas. */
   retell(key: string, events: ReadonlyArray<PublicEvent>): void {
     const log = this.current(key)
     if (log === undefined) return
@@ -286,7 +292,7 @@ export class Hub {
     this.addAll(log, events)
   }
 
-  /** Adds the request to stop the run that is under way, behind the deltas before it. */
+  /** Adds the request to stop the run under way, after the preceding deltas. */
   stop(key: string, request: Journal.StopRequested): Effect.Effect<void> {
     return Effect.sync(() => {
       const log = this.current(key)
@@ -297,7 +303,7 @@ export class Hub {
     })
   }
 
-  /** Adds the event of a request of the run that is under way. */
+  /** Adds a request event of the run under way. */
   tell(key: string, event: Requests.RequestEvent): void {
     const log = this.current(key)
     const at = this.clock.currentTimeMillisUnsafe()
@@ -327,7 +333,7 @@ export class Hub {
     this.empty(log)
   }
 
-  /** Forgets the events of a log. Its readers get the run from the journal. */
+  /** Forgets a log's events. Its readers get the run from the journal. */
   private empty(log: RunLog): void {
     log.isFull = true
     log.entries.length = 0
@@ -336,14 +342,14 @@ export class Hub {
     log.wake()
   }
 
-  /** Forgets the events of the run of a session that has ended last. */
+  /** Forgets the events of a session's last ended run. */
   private drop(key: string): void {
     const log = this.ended.get(key)
     this.ended.delete(key)
     if (log !== undefined) this.empty(log)
   }
 
-  /** Ends the attempt that is under way, with the end of its run if it has come to that. */
+  /** Ends the current attempt, with the run's end if it was reached. */
   end(key: string): void {
     const log = this.current(key)
     if (log === undefined) return
@@ -351,7 +357,7 @@ export class Hub {
     if (log.last !== undefined) this.add(log, log.last)
     log.isEnded = true
     log.isWhole = log.last !== undefined
-    // A reader that does not read would otherwise keep all runs that follow.
+    // Otherwise a stalled reader would keep all following runs in memory.
     this.drop(key)
     if (this.readers.has(key)) {
       this.ended.set(key, log)
@@ -364,10 +370,10 @@ export class Hub {
     log.wake()
   }
 
-  /** Tells the readers of a session that it was removed. */
+  /** Tells a session's readers about its removal. */
   remove(key: string): void {
     this.expected.delete(key)
-    // The run has ended in the journal, and its claim may not be back yet.
+    // The run has ended in the journal, but its claim may not be released yet.
     this.end(key)
     const place = this.logs.get(key)
     if (place === undefined) return

@@ -36,7 +36,7 @@ type Look = Deferred.Deferred<Polled | undefined, Journal.StoreError>
 export class Polls {
   private readonly underWay = new Map<string, Look>()
 
-  /** Waits for the next poll of a journal. The polling reader decides after which version. */
+  /** Waits for the next journal poll. The polling reader decides after which version. */
   next(
     key: string,
     interval: Duration.Input,

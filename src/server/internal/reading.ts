@@ -423,7 +423,7 @@ export const frames = (
       let broken: string | undefined
       /** `true` once the reader has the end of the wanted run. */
       let isOver = false
-      /** Shows a run. If a run could not start, another run replaces it. */
+      /** Shows a run. Another run replaces a run unable to start. */
       const shows = (runId: string): Effect.Effect<unknown> => {
         const before = shown
         shown = runId

@@ -1,6 +1,6 @@
 /**
- * The routes of a server. Each of them checks the address, the page and the id of the session, asks whether it is
- * allowed, and then reads or writes sessions.
+ * Routes of a server. Each checks the address, the page and the session id, requests permission, and then reads or
+ * writes sessions.
  *
  * @since 0.1.0
  */
@@ -43,49 +43,49 @@ import * as Writing from "./writing.ts"
 type Request = HttpServerRequest.HttpServerRequest
 type Response = HttpServerResponse.HttpServerResponse
 type Failure = Refusals.Refusal | Journal.StoreError
-/** The scope is that of the request: it closes once the response is sent, or the client has left. */
+/** The scope belongs to the request: it closes once the response is sent, or the client has left. */
 type Needs = Session.Store | Worker.Worker | Scope.Scope
 
-/** The parts of a server. */
+/** Parts of a server. */
 export interface Site extends Relays.Site, Bodies.Site {
   readonly access: Access.Rules
   readonly authorize: Access.Authorize
-  /** The agents by their names. */
+  /** Agents by name. */
   readonly agents: ReadonlyMap<string, Parameters<Facts.FactsOf>[0]>
-  /** The major version of the AI SDK on the pages. */
+  /** Major version of the AI SDK on the pages. */
   readonly protocol: UiStream.Protocol
   readonly isAttached: boolean
   readonly isQueued: boolean
-  /** The place of messages whose bodies name none. Left out where such a message begins a run. */
+  /** Destination of messages without their own. Absent if such a message begins a run. */
   readonly into: Sessions.Into | undefined
   readonly isRaw: boolean
-  /** Refuses client tools named like a tool of the agent. */
+  /** Refuses client tools with the name of an agent tool. */
   readonly checkTools: (
     named: Sessions.Named,
     clientTools: ReadonlyArray<Body.ClientTool>
   ) => Effect.Effect<void, Refusals.Refusal>
   readonly factsOf: Facts.FactsOf
-  /** Returns the tools of the run that would continue a session now. None where they cannot be read. */
+  /** Returns the tools for a run continuing the session now. Empty if they cannot be read. */
   readonly toolsOf: (kept: Session.Kept) => Effect.Effect<ReadonlyArray<Tool.Any>>
-  /** Returns the calls of a session that may change something, by the tools that its agent has now. */
+  /** Returns a session's calls that may change something, judged by its agent's current tools. */
   readonly changing: (
     session: Sessions.Named,
     calls: ReadonlyArray<Message.ToolCall>
   ) => Effect.Effect<ReadonlyArray<Message.ToolCall>>
-  /** Waits until the server is released: what has not ended by then ends in another process. */
+  /** Waits until the server is released: unfinished work then ends in another process. */
   readonly closing: Effect.Effect<void>
-  /** The events of a run in this process as they are. */
+  /** Emits the raw events of a run in this process. */
   readonly raw: (key: string) => Stream.Stream<Event.Event>
 }
 
 /**
- * Routes beside those of the agents, which the same checks guard.
+ * Routes beside the agent routes, guarded by the same checks.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Mount<R = never> {
-  /** Adds the routes to the router of a server. */
+  /** Adds the routes to a server's router. */
   readonly mount: (
     router: HttpRouter.HttpRouter,
     site: Site
@@ -100,7 +100,7 @@ const json = (body: unknown, status = 200): Response =>
 
 const parametersOf = (request: Request): URLSearchParams => new URL(request.url, "http://localhost").searchParams
 
-/** Returns the value of a parameter of the address, once. */
+/** Returns the value of a URL parameter, once. */
 const query = (request: Request, name: string): string | undefined => parametersOf(request).get(name) ?? undefined
 
 // Sessions of requests.
@@ -114,8 +114,8 @@ const checkAgent = (
 }
 
 /**
- * Reads the body of a request. Before a byte of it is read, the request is let in: by one who may write, or do
- * something else that a body asks for. What the body really asks for is asked once it is read.
+ * Reads a request body. Before reading its first byte, the request is admitted if it may write, or do anything else a
+ * body may request. The body's actual requests are checked after reading.
  */
 const bodyOf = (site: Site, request: Request, agent: string): Effect.Effect<unknown, Refusals.Refusal> =>
   Effect.gen(function*() {
@@ -146,7 +146,7 @@ const named = (
     return { agent, id, key: Sessions.prefixOf(principal) + id, principal, by }
   })
 
-/** Ends as soon as a request is no longer allowed, which is asked again and again. */
+/** Ends as soon as a request loses its permission, which is checked repeatedly. */
 const whileAllowed = (
   site: Site,
   request: Request,
@@ -162,31 +162,29 @@ const whileAllowed = (
 
 // Writes.
 
-/** A write that was taken, and the run that follows from it. */
+/** An accepted write, and its following run. */
 interface Write {
   readonly named: Sessions.Named
   readonly actions: ReadonlyArray<Access.Question["action"]>
   readonly log: Logs.RunLog
   readonly wanted: Reading.Wanted
-  /** The session before the write, where it existed. */
+  /** The session before the write, if it existed. */
   readonly known: Sessions.Read | undefined
-  /** The message of a reply that is followed or tried again: the runs before that one in it, and its id. */
+  /** Message of a followed or retried reply: its earlier runs, and its id. */
   readonly reply?: Pick<LastReply, "earlier" | "message">
-  /** `true` where the message goes into a run that another request began. */
+  /** `true` if the message goes into a run begun by another request. */
   readonly isSteering?: boolean
 }
 
-/**
- * The last message of the assistant: the run that is under way in it, or its last one, and the runs before that one.
- */
+/** The last assistant message: its run under way or its last run, and the runs before that. */
 interface LastReply {
   readonly wanted: Reading.Wanted
   readonly earlier: ReadonlyArray<string>
-  /** The id of the message. Left out for one that is about to begin. */
+  /** Message id. Absent for a message about to begin. */
   readonly message: string | undefined
 }
 
-/** Returns the run that is under way or about to begin. */
+/** Returns the run under way or about to begin. */
 const underWay = ({ kept: { interrupted, submitted: [first] = [] }, telling }: Sessions.Read): Reading.Wanted =>
   interrupted !== undefined
     ? { runId: interrupted.requestId }
@@ -194,7 +192,7 @@ const underWay = ({ kept: { interrupted, submitted: [first] = [] }, telling }: S
     ? { known: telling.runs.length }
     : { takes: first.id }
 
-/** Returns the run that begins behind those of a session whose last run has failed. */
+/** Returns the run beginning after a session's failed last run. */
 const nextRun = ({ kept, telling }: Sessions.Read): Reading.Wanted => {
   const { requestId: after } = Session.view(kept).lastRun ?? {}
   return { known: telling.runs.length, ...(after === undefined ? {} : { after }) }
@@ -204,12 +202,12 @@ const lastReply = (read: Sessions.Read): LastReply => {
   const { kept, telling: { chain, message } } = read
   const last = chain.at(-1)
   const wanted = last === undefined || Session.isUnfinished(kept) ? underWay(read) : { runId: last }
-  // A new message of the client begins a new one of the assistant.
+  // A new client message begins a new assistant message.
   if ("takes" in wanted) return { wanted, earlier: [], message: undefined }
   return { wanted, earlier: chain.filter((runId) => !("runId" in wanted) || runId !== wanted.runId), message }
 }
 
-/** Counts a write, and refuses one too many. Where it is `isStreamed`, so is its stream. */
+/** Counts a write, and refuses it beyond the limit. If `isStreamed`, this includes its stream. */
 const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: boolean) =>
   Effect.gen(function*() {
     yield* site.counters.write(by, yield* Clock.currentTimeMillis)
@@ -219,7 +217,7 @@ const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: b
     const isAway = (other: string) => peers?.isHere(other) === false && !worker.drives(other)
     const isDriven = (other: string) => worker.drives(other) || isAway(other)
     const running = site.hub.running(prefix, isDriven)
-    // Other processes do not tell that a run has ended.
+    // Other processes do not report the end of a run.
     if (running.size >= site.bounds.runs) {
       yield* Effect.forEach(Array.from(running).filter(isAway), (other) =>
         Effect.map(Session.load(other), (kept) => {
@@ -230,17 +228,17 @@ const admit = (site: Site, { by, key, principal }: Sessions.Named, isStreamed: b
     if (isStreamed) yield* site.counters.stream(by)
   })
 
-/** Expects the run that a write begins, and tells whether it was neither expected nor under way. */
+/** Expects the run begun by a write, and tells whether it was neither expected nor under way. */
 const expectRun = ({ hub }: Site, key: string): boolean => hub.current(key) === undefined && hub.expect(key)
 
-/** Expects a run while a write is made that begins it, and on where the write was taken. */
+/** Expects a run during the write beginning it, and afterwards if the write was accepted. */
 const expecting = <A, E, R>(site: Site, key: string, write: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.suspend(() => {
     const isExpected = expectRun(site, key)
     return Effect.onError(write, () => Effect.sync(() => isExpected ? site.hub.forget(key) : undefined))
   })
 
-/** Takes what a body asks for: all of it, or nothing. */
+/** Carries out a body's requests: all of them, or none. */
 export const write = (
   site: Site,
   request: Request,
@@ -293,9 +291,9 @@ export const write = (
       })
       if (count === 0 && said === undefined) return yield* Sessions.unasked(known, site.publish)
       if (after !== undefined) wanted = { ...wanted, after }
-      // The readers of a run that has ended get its end once its claim is back: the log is open until then.
+      // Readers of an ended run get its end once its claim is released: the log is open until then.
       else if (ended !== undefined && ended === log.begun?.runId) wanted = { ...wanted, after: ended }
-      // A client that answers may post the message again that it began with.
+      // An answering client may repeat its original message.
       if (said !== undefined && Session.receipt(known.kept, said.id) === undefined) wanted = { takes: said.id }
     }
     if (said !== undefined && verdicts.length === 0) {
@@ -309,7 +307,7 @@ export const write = (
     return { named: session, actions, log, wanted, known, isSteering }
   })
 
-/** Returns the frames of the run that follows from a write. The end of an attached request stops the run. */
+/** Returns the frames for a write's run. The end of an attached request stops the run. */
 export const framesOf = (site: Site, request: Request, { actions, isSteering, log, named, reply, wanted }: Write) =>
   Effect.gen(function*() {
     const until = whileAllowed(site, request, named, actions)
@@ -330,7 +328,7 @@ const postUi = (site: Site) => (request: Request, { agent }: Params): Effect.Eff
     const body = yield* bodyOf(site, request, agent)
     const posted = yield* Bodies.taken(UiStream.read(body, Bodies.optionsOf(site)))
     const taking = yield* write(site, request, agent, posted)
-    // The page reads the run under way by the request that began it: a second stream would show its reply twice.
+    // The page reads the run under way through the request that began it: a second stream would show the reply twice.
     if (taking.isSteering === true) return Writing.uiNothing
     const frames = yield* framesOf(site, request, taking)
     const { protocol } = site
@@ -346,14 +344,14 @@ const resumeUi = (site: Site) => (request: Request, params: Params): Effect.Effe
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
     const nothing = HttpServerResponse.empty({ status: 204 })
-    // The page of a new chat asks before its first message, and shows a refusal as an error.
+    // The page of a new chat sends this request before its first message, and shows a refusal as an error.
     const found = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
     if (found === undefined) return nothing
     if (!Session.isUnfinished(found.kept)) return nothing
     yield* site.counters.stream(session.by)
     const log = yield* site.hub.follow(session.key)
     yield* Worker.take(session.key)
-    // The client reads a message from its beginning, which may be that of an earlier run.
+    // The client reads a message from its beginning, possibly in an earlier run.
     const { earlier, message: messageId, wanted } = lastReply(found)
     const until = whileAllowed(site, request, session, ["read"])
     const wantedRun = { _tag: "Run" as const, wanted, earlier }
@@ -377,11 +375,11 @@ const postMessages = (site: Site) => (request: Request, params: Params): Effect.
     return Writing.plain(frames)
   })
 
-/** Returns the id of a message in an address, where it is one encoded segment. */
+/** Decodes the message id in an address, a single encoded segment. */
 const messageOf = ({ message }: Params): Effect.Effect<string, Refusals.Refusal> =>
   Effect.try({ try: () => decodeURIComponent(message), catch: () => Sessions.noSuchMessage })
 
-/** Answers with the outcome of a message. */
+/** Answers with a message's outcome. */
 const getMessage = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
@@ -389,7 +387,7 @@ const getMessage = (site: Site) => (request: Request, params: Params): Effect.Ef
     return json(yield* Sessions.fate(read, yield* messageOf(params)))
   })
 
-/** Takes a message back that no run has, and answers with its outcome. */
+/** Withdraws a message not yet taken by a run, and answers with its outcome. */
 const deleteMessage = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["write"])
@@ -430,7 +428,7 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
     yield* Sessions.read(session)
     if (isWaited(request)) yield* site.counters.stream(session.by)
     const receipt = yield* Session.stop(session.key, { by: session.by })
-    // The owner looks for the request at once, where it is this process.
+    // The owner looks for the request immediately if it is this process.
     yield* Worker.take(session.key)
     const accepted = { accepted: receipt.accepted, ...(receipt.id === undefined ? {} : { id: receipt.id }) }
     if (!isWaited(request)) return json(accepted, 202)
@@ -446,7 +444,7 @@ const postStop = (site: Site) => (request: Request, params: Params): Effect.Effe
     return EventStream.respond(EventStream.telling(Stream.provideContext(lines, context)))
   })
 
-/** Stops one call of the run that is under way. */
+/** Stops one call of the run under way. */
 const postStopCall = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["stop"])
@@ -476,7 +474,7 @@ const postRetry = (site: Site) => (request: Request, params: Params): Effect.Eff
     return Writing.plain(frames)
   })
 
-/** Begins a session that continues another one from before one of its messages, which stays as it is. */
+/** Begins a session continuing another from before one of its messages. The other session does not change. */
 const postFork = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     yield* Sessions.checkId(params.id)
@@ -518,7 +516,7 @@ const getAgents = (site: Site) => (request: Request): Effect.Effect<Response, Fa
       : json({ agents })
   })
 
-/** Gives the facts about an agent, whose sessions the request may list. */
+/** Returns facts about an agent whose sessions the request may list. */
 const getAgent = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const agent = yield* checkAgent(site, params.agent)
@@ -535,7 +533,7 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
     return json(yield* Lists.list(of ?? principal, agent, search))
   })
 
-/** Tells whether a message is no answer in advance to a call that is under way. */
+/** Tells whether a message is not a premature answer to a running call. */
 const isKnown = ({ calls }: Session.View) => {
   const open = calls.filter(({ state }) => state === "Started" || state === "Granted")
   const ids = new Set(open.map(({ toolCall }) => toolCall.id))
@@ -543,8 +541,8 @@ const isKnown = ({ calls }: Session.View) => {
 }
 
 /**
- * Returns the messages as streams give them, each with its place in the thread. The thread has an answered question as
- * a text of the assistant and its answer as what the user said; a page has the answer at the call.
+ * Returns messages as streams present them, each with its position in the thread. The thread stores an answered
+ * question as assistant text followed by a user message; a page shows the answer at the call.
  */
 const seen = (
   messages: ReadonlyArray<Message.Message>,
@@ -557,7 +555,7 @@ const seen = (
     if (role === "tool") results.set(toolCallId, place)
     const next = messages[place + 1]
     const result = results.get(toolCallId)
-    // A message that a client has sent stays one.
+    // A message sent by a client stays a message.
     if (askUser !== true || result === undefined || next?.role !== "user" || names.has(place + 1)) return
     answers.set(result, next.content)
     left.add(place).add(place + 1)
@@ -568,7 +566,7 @@ const seen = (
   })
 }
 
-/** Returns the typed answer of the last run, unless another one is under way. */
+/** Returns the last run's typed answer, unless another run is under way. */
 const answerOf = (kept: Session.Kept): { readonly output?: unknown } => {
   const { lastRun, run } = Session.view(kept)
   return run === undefined && lastRun?.output !== undefined ? { output: lastRun.output } : {}
@@ -607,7 +605,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       status: kept.session.status,
       next: Session.next(kept),
       isRunning: run !== undefined,
-      // The message under way comes from its beginning by the stream.
+      // The stream sends the message under way from its beginning.
       messages: open === undefined ? messages : messages.slice(0, -1),
       ...(open === undefined ? {} : { open }),
       submitted: view.inbox.map(({ id, message }) => ({ id, content: message.content })),
@@ -627,7 +625,7 @@ const getRuns = (site: Site) => (request: Request, params: Params): Effect.Effec
     const read = yield* Sessions.read(session)
     const page = yield* RunPages.page(session.key, read.telling, wanted, site.publish)
     const forks = yield* Sessions.forksOf(session)
-    // A message that waits has a button for those alone who may withdraw it.
+    // Requests without permission to withdraw get no button for a waiting message.
     const canWithdraw = Session.view(read.kept).inbox.length > 0
       && Result.isSuccess(yield* Effect.result(named(site, request, params.agent, params.id, ["write"])))
     return json({ session: RunPages.sessionOf(read.kept, forks, site.publish, canWithdraw), ...page })
@@ -660,7 +658,7 @@ const deleteAllowed = (site: Site) => (request: Request, params: Params): Effect
     return HttpServerResponse.empty({ status: 204 })
   })
 
-/** Returns the conversation before a run as messages of AG-UI, with the ids that streams give them. */
+/** Returns the conversation before a run as AG-UI messages, with the same ids as in streams. */
 const agMessages = (
   { publish }: Site,
   known: Sessions.Read | undefined,
@@ -674,7 +672,7 @@ const agMessages = (
   const { kept, telling, telling: { names, turns } } = known
   const { run } = Session.view(kept)
   const { suspensions, thread: { messages } } = run?.before ?? kept.session
-  // The run of a message that is sent again may have ended: its events come again.
+  // The run of a repeated message may have ended: its events come again.
   const [place] = Array.from(names).find(([, name]) => name === next?.id) ?? []
   const visible = seen(messages.slice(0, place), telling)
   const thread = Thread.fromMessages(visible.map(([, message]) => message))
@@ -698,21 +696,21 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const posted = yield* Bodies.taken(AgUi.read(body, Bodies.optionsOf(site)))
     const { messageIds, runId = globalThis.crypto.randomUUID(), sessionId: threadId } = posted
     const said = posted.actions.find((action) => action._tag === "Say")
-    // A client of AG-UI asks again by another run with the messages that it has.
+    // An AG-UI client asks again through another run containing its messages.
     const actions: ReadonlyArray<Body.Action> = said === undefined || posted.actions.length > 1
       ? posted.actions
       : [{ _tag: "Retry", message: said, steps: 0, isRegeneration: false }]
-    // Its replies have the ids of their runs, with the numbers of their turns.
+    // Its replies have their run ids, plus their turn numbers.
     const { messageId: last } = posted
     const messageId = last === undefined ? {} : { messageId: CallPaths.runOfReply(last) }
     const { reply, ...taking } = yield* write(site, request, agent, { ...posted, ...messageId, actions })
     if (taking.isSteering === true) return Writing.agUiNothing({ threadId, runId })
-    // Its messages have the runs before: it gets the run of its message alone, or the one that tries again.
+    // Its messages cover the earlier runs: it gets only its message's run, or the retrying run.
     const isFollowed = reply !== undefined && said !== undefined && !("known" in taking.wanted)
     const wanted = isFollowed ? { takes: said.id } : taking.wanted
     const frames = yield* framesOf(site, request, { ...taking, wanted })
     const { known } = taking
-    // The run that is under way says more before the next one begins.
+    // The run under way says more before the next begins.
     const open = known && Session.view(known.kept).run
     const isBehind = open !== undefined
       && ("takes" in wanted ? open.takes?.id !== wanted.takes : "after" in wanted)
@@ -721,7 +719,7 @@ const postAgUi = (site: Site) => (request: Request, { agent }: Params): Effect.E
     const first = messages.findIndex(({ id, role }) =>
       (role === "user" || role === "assistant") && messageIds?.has(id) !== true
     )
-    // A client that has a part of the reply under way gets all of it.
+    // A client with part of the current reply gets the whole reply.
     const has = reply !== undefined && !isFollowed && "runId" in wanted ? 0 : first
     return Writing.agUi(frames, { threadId, runId, messages, ...(has < 0 ? {} : { known: has }) })
   })
@@ -730,7 +728,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
     const options = { threadId: session.id, runId: query(request, "runId") ?? globalThis.crypto.randomUUID() }
-    // The page of a new thread asks before its first message, and shows a refusal as an error.
+    // The page of a new thread sends this request before its first message, and shows a refusal as an error.
     const known = yield* Effect.catchTag(Sessions.read(session), "Refusal", () => Effect.undefined)
     if (known === undefined) {
       const event = yield* JournalEvents.stillWaiting(undefined, site.publish)
@@ -747,7 +745,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const wantedRun = { _tag: "Run" as const, wanted, earlier: [] }
     const frames = yield* Relays.frames(site, session.key, log, wantedRun, until)
     const messages = agMessages(site, known, said)
-    // The messages of AG-UI have no place for the typed answer.
+    // AG-UI messages have no place for the typed answer.
     const { output } = answerOf(known.kept)
     const answered = output === undefined
       ? frames
@@ -765,7 +763,7 @@ interface Params {
 
 type Handler = (request: Request, params: Params) => Effect.Effect<Response, Failure, Needs>
 
-/** The routes by method and path. */
+/** Routes by method and path. */
 const routes: ReadonlyArray<readonly ["GET" | "POST" | "PATCH" | "DELETE", `/${string}`, (site: Site) => Handler]> = [
   ["GET", "/agents", getAgents],
   ["GET", "/agents/:agent", getAgent],
@@ -790,7 +788,7 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "PATCH" | "DELETE", `/${s
   ["GET", "/agui/:agent/:id", joinAgUi]
 ]
 
-/** Answers a request whatever becomes of its handler, and tells nothing but the refusal. */
+/** Answers a request whatever happens in its handler, revealing only the refusal. */
 export const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect<Response, never, R> =>
   effect.pipe(
     Effect.catchTags({

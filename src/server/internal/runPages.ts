@@ -67,7 +67,7 @@ interface Gathered extends Run {
   readonly events: Array<Event.PublicEvent>
 }
 
-/** Failure of a reader whose process has a fold of records since replaced by a snapshot. */
+/** Reader failure if its process has a fold of records since replaced by a snapshot. */
 const outdated = "outdated"
 
 /** Reads the runs of a page. */

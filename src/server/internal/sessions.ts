@@ -1,6 +1,6 @@
 /**
- * The sessions of a server as its clients change them. A body is taken whole or not at all: everything that it asks for
- * is checked before anything is written, and what is written twice counts once.
+ * A server's sessions as changed by its clients. A body takes effect as a whole or not at all: all its requests are
+ * checked before anything is written, and repeated writes count once.
  *
  * @since 0.1.0
  */
@@ -24,44 +24,44 @@ import type * as Logs from "./log.ts"
 import type * as Reading from "./reading.ts"
 import * as Refusals from "./refusal.ts"
 
-/** A session that a request names. */
+/** A session named by a request. */
 export interface Named {
-  /** The name of the agent. */
+  /** Agent name. */
   readonly agent: string
-  /** The id without its principal. */
+  /** Session id, without its principal. */
   readonly id: string
-  /** The id in the store. */
+  /** Id in the store. */
   readonly key: string
-  /** The principal whose session it is. */
+  /** Principal owning the session. */
   readonly principal: string
-  /** The principal that asks. */
+  /** Requesting principal. */
   readonly by: string
 }
 
-/** The beginning of the keys of a principal's sessions. */
+/** Returns the key prefix of a principal's sessions. */
 export const prefixOf = (principal: string): string => `${encodeURIComponent(principal)}:`
 
-/** The session's part of a key. */
+/** Returns the session id in a key. */
 export const idOf = (key: string): string => key.slice(key.indexOf(":") + 1)
 
 const idPattern = /^[A-Za-z0-9_-]{1,128}$/
 
-/** Tells whether a text is an id that names a session. */
+/** Tells whether a text is a valid session id. */
 export const isId = (id: string): boolean => idPattern.test(id)
 
-/** Refuses an id that names no session. */
+/** Refuses invalid session ids. */
 export const checkId = (id: string): Effect.Effect<string, Refusals.Refusal> =>
   isId(id)
     ? Effect.succeed(id)
     : Refusals.badRequest("invalid_session_id", "A session id has 1 to 128 letters, digits, _ and -.")
 
-/** A session as its journal has it. */
+/** A session as read from its journal. */
 export interface Read {
   readonly kept: Session.Kept
   readonly telling: JournalEvents.Telling
 }
 
-/** Reads a session, and refuses one that does not exist or that another agent runs. */
+/** Reads a session. Refuses a session not existing or belonging to another agent. */
 export const read = (
   { agent, key }: Pick<Named, "agent" | "key">,
   publish: Event.PublicOptions = {}
@@ -75,30 +75,30 @@ export const read = (
 
 // Messages.
 
-/** The parts of a body that has a message. */
+/** Parts of a body with a message. */
 interface Saying {
   readonly message: Pick<Body.Say, "content" | "id">
   readonly clientTools: Journal.ClientTools
   readonly isQueued: boolean
   readonly bounds: Pick<Required<Bounds.Bounds>, "sessionBytes" | "sessionTurns" | "sessions">
-  /** The keys of the sessions that this process is creating. */
+  /** Keys of sessions being created by this process. */
   readonly opening: Set<string>
-  /** The place of the message, where its body or the server names one. */
+  /** Message destination, if named by its body or the server. */
   readonly into?: Into | undefined
 }
 
-/** The place of a message, as `Session.submit` knows it. */
+/** Destination of a message, as for `Session.submit`. */
 export type Into = Pick<Session.SubmitOptions, "mode" | "otherwise" | "to">
 
 const idTaken = Refusals.conflict("id_taken", "Something else was sent under this id. Send it under a new one.")
 const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
 const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
 
-/** Returns the refusal of a message that no run gets. */
+/** Returns the refusal for a message no run takes. */
 const noRun = (reason: string | undefined): Refusals.Refusal =>
   Refusals.conflict("refused", `No run gets the message: ${reason}.`)
 
-/** Returns the refusal of a message to a session that has grown to the bounds. */
+/** Returns the refusal for a message to a session at its limits. */
 const fullOf = (
   { size: { bytes, turns } }: Session.View,
   { sessionBytes, sessionTurns }: Pick<Required<Bounds.Bounds>, "sessionBytes" | "sessionTurns">
@@ -112,18 +112,18 @@ const fullOf = (
     : undefined
 }
 
-/** Appends a message for the next run, creates the session for the first one, and returns the id of the message. */
+/** Appends a message for the next run, creating the session for its first message, and returns the message id. */
 export const say = (
   { agent, by, key, principal }: Named,
   known: Read | undefined,
   { clientTools, into = {}, isQueued, message: { content, id }, bounds, opening }: Saying
 ): Effect.Effect<string, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
-    // Takes the first of messages that come at once: the others find it when they are written.
+    // Takes the first of several simultaneous messages: the others find it when they are written.
     const check = (kept: Session.Kept | undefined) => {
       if (kept === undefined) {
         if (known !== undefined) return Refusals.unknownSession()
-        // A message for a run alone creates no session.
+        // A message only for a current run creates no session.
         return into.otherwise === "refuse" || into.to !== undefined ? noRun("finished") : Effect.void
       }
       if (kept.origin.agent !== agent) return Refusals.unknownSession()
@@ -150,9 +150,9 @@ export const say = (
   })
 
 /**
- * Returns the run of a message that may go into a run under way: by its id that run, which another message began, or
- * the run that the message begins. For a message to a run inside a call it is the run around that one. Refuses for a
- * refused message.
+ * Returns the run of a message that may join a current run: by its id a run begun by another message, or else the run
+ * begun by the message. For a message to a run inside a call, returns the outer run. Refuses if the message was
+ * refused.
  */
 export const runOf = (
   { key }: Named,
@@ -178,10 +178,10 @@ export const runOf = (
 
 export const noSuchMessage = Refusals.notFound("unknown_message", "The session has no message with this id.")
 
-/** The outcome of a message, as clients read it: without what a run failed with, which its events have. */
+/** Message outcome for clients: without the run's failure, which its events report. */
 type Fate = Pick<Journal.Receipt, "became" | "id" | "reason" | "stepIndex"> & { readonly runId?: string }
 
-/** Returns the outcome of a message. Refuses for an id that no message of the session has. */
+/** Returns the outcome of a message. Refuses an id unknown among the session's messages. */
 export const fate = (
   { kept }: Read,
   id: string
@@ -199,7 +199,7 @@ export const fate = (
   })
 }
 
-/** Creates a session, unless its principal has as many as it may have. */
+/** Creates a session, unless its principal has reached the limit. */
 const creating = <A, E>(
   { key, principal }: Pick<Named, "key" | "principal">,
   { bounds, opening }: Pick<Saying, "bounds" | "opening">,
@@ -224,11 +224,11 @@ const creating = <A, E>(
 
 // Branches.
 
-/** The parts of a body that asks for a branch. */
+/** Parts of a body requesting a branch. */
 export interface Forking extends Pick<Saying, "bounds" | "clientTools" | "opening"> {
-  /** The id of the message before which the new session begins. */
+  /** Id of the message before which the new session begins. */
   readonly before: string
-  /** The content of the message with which it continues. Left out where it only begins. */
+  /** Content of the message continuing the branch. Absent if the branch only begins. */
   readonly content?: Body.Say["content"]
 }
 
@@ -252,13 +252,13 @@ const forkFailures: Readonly<Record<string, Refusals.Refusal>> = {
   nested: noMessage
 }
 
-/** The ids of messages that a client has not given, by their places in the conversation. */
+/** Decodes the ids of messages without a client's id: their positions in the conversation. */
 const placeOf = (id: string): number | undefined => {
   const [, place] = /^message-(\d{1,9})$/.exec(id) ?? []
   return place === undefined ? undefined : Number(place)
 }
 
-/** Begins a session with the conversation before a message of another one. */
+/** Begins a session with another session's conversation before one of its messages. */
 export const fork = (
   { key: from }: Named,
   known: Read,
@@ -288,14 +288,14 @@ export const fork = (
   )
 }
 
-/** A session that branched from another one. */
+/** A session branched from another. */
 export interface Fork {
   readonly id: string
-  /** The id of the message before which it branched. */
+  /** Id of the message before which the session branched. */
   readonly message: string
 }
 
-/** Lists the sessions that branched from a session, by what the store keeps beside the journals. */
+/** Lists the branches of a session, from the store's data beside the journals. */
 export const forksOf = (
   { key, principal }: Pick<Named, "key" | "principal">
 ): Effect.Effect<ReadonlyArray<Fork>, Journal.StoreError, Session.Store> =>
@@ -309,20 +309,20 @@ export const forksOf = (
 
 // Retries.
 
-/** Something that is done for a client that lacks a reply. */
+/** Action for a client lacking a reply. */
 export type Again = "send" | "follow" | "retry"
 
 const unsupported = (message: string) => Refusals.badRequest("unsupported", message)
 
-/** The refusal of a retry where nothing failed. */
+/** Refusal of a retry without a failure. */
 export const nothingToRetry = Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
 
-/** Tells whether the last run of a session failed, so that a client may have it tried again. */
+/** Tells whether a session's last run failed, so that a client may retry. */
 export const isFailed = ({ kept }: Read): boolean => kept.session.status === "error" && !Session.isUnfinished(kept)
 
 /**
- * Returns what is done for a client that asks again. A message that never arrived is sent. The last reply is followed,
- * or tried again where its run failed. `messageId` is the message of the assistant that the client has.
+ * Chooses the action for a client asking again. A message that never arrived is sent. The last reply is followed, or
+ * retried if its run failed. `messageId` is the client's assistant message.
  */
 export const again = (
   known: Read | undefined,
@@ -341,7 +341,7 @@ export const again = (
     if (isLast && isFailed(known)) return Effect.succeed("retry")
     const isUnderWay = kept.submitted?.some(({ id }) => id === message?.id) === true
       || isLast && Session.isUnfinished(kept)
-    // A message alone may have lost all of its reply: it comes again, whatever became of it.
+    // A client with only a message may have lost all of its reply: the reply comes again, whatever its outcome.
     if (isUnderWay || message !== undefined && !isRegeneration) return Effect.succeed("follow")
     if (kept.session.suspensions.length > 0) return waits
     return isRegeneration
@@ -349,7 +349,7 @@ export const again = (
       : nothingToRetry
   })
 
-/** Has the last run of a session tried again that failed, and waits until the new one has begun. */
+/** Retries a session's failed last run, and waits until the new run has begun. */
 export const retry = (
   { key }: Named,
   { kept }: Read
@@ -357,12 +357,12 @@ export const retry = (
   Effect.gen(function*() {
     const worker = yield* Worker.Worker
     const { lastRun } = Session.view(kept)
-    // The claim of the failed run may be on its way back, here or in another process.
+    // The failed run's claim may not be released yet, here or in another process.
     for (let pause = 0; pause < mostPauses; pause++) {
       yield* worker.take(key, lastRun?.requestId ?? "")
       const now = yield* Session.load(key)
       if (now === undefined) return yield* Refusals.unknownSession()
-      // A retry that is answered is in the journal: it is not lost with this process.
+      // An answered retry is in the journal: it survives this process.
       if (now.interrupted !== undefined || Session.view(now).lastRun?.requestId !== lastRun?.requestId) return
       yield* Effect.sleep(pauseMillis)
     }
@@ -380,20 +380,20 @@ const mostPauses = 400
 
 type Verdict = Exclude<Body.Action, Body.Say | Body.Retry>
 
-/** Something that a body answers, and the call that waits for it. */
+/** A verdict from a body, and its waiting call. */
 interface Settled {
   readonly verdict: Verdict
   readonly id: string
-  /** The command of the answer, which names the wait: a call that waits again is answered by another one. */
+  /** Command naming the wait: if the call waits again, its answer has another command. */
   readonly command: string
-  /** The call that waits, or the refusal of an answer that was not given before. */
+  /** The waiting call, or the refusal of an answer not given before. */
   readonly waiting: Event.Suspension | Refusals.Refusal
 }
 
-/** Longest part of an id that a refusal shows, and the number of ids. */
+/** Maximum id length in a refusal, and maximum number of ids. */
 const [longestShown, mostShown] = [200, 10]
 
-/** Names the published calls that wait. */
+/** Names the published waiting calls. */
 const openIn = ({ kept }: Read, publish: Event.PublicOptions): string => {
   const open = JournalEvents.suspensionsOf(kept, publish)
   const ids = open.slice(0, mostShown).map(({ id }) =>
@@ -409,7 +409,7 @@ const timeOf = (at: number | undefined): string =>
     onSome: (time) => `at ${DateTime.formatIso(time)}`
   })
 
-/** Returns the refusals of answers to a session, each of which says what stands and what waits. */
+/** Returns the refusals of answers to a session, each stating the existing verdict and the waiting calls. */
 const refusalsOf = (current: Read, publish: Event.PublicOptions) => {
   const open = openIn(current, publish)
   return {
@@ -430,16 +430,16 @@ const refusalsOf = (current: Read, publish: Event.PublicOptions) => {
 
 type Refused = ReturnType<typeof refusalsOf>
 
-/** The verdict that stands, and its time. */
+/** The existing verdict, and its time. */
 type Standing = Partial<Omit<Session.Settled, "id">>
 
-/** Returns the refusal of results that no call waits for: the server may have answered these calls itself. */
+/** Returns the refusal of results without a waiting call: the server may have answered these calls itself. */
 export const unasked = (current: Read, publish: Event.PublicOptions): Refusals.Refusal =>
   Refusals.conflict("not_waiting", `Nothing waits for these answers. ${openIn(current, publish)}`)
 
 /**
- * Finds what a verdict is about. Returns nothing for the result of a call that the server has answered itself: clients
- * post the results of all calls again.
+ * Finds the subject of a verdict. Returns `undefined` for the result of a call answered by the server itself: clients
+ * post all calls' results again.
  */
 const find = (
   { telling }: Read,
@@ -452,8 +452,7 @@ const find = (
     const { stale } = refused
     const { messageId } = verdict as Body.Answer
     const given = CallPaths.parse(verdict.id)
-    // A client of AG-UI posts a result under the call id. Where it keeps a discarded call, that id names a message,
-    // too.
+    // AG-UI clients post a result under the call id. If a client keeps a discarded call, its id also names a message.
     const isOwn = calls.some(({ toolCall }) => toolCall.id === verdict.id) || given?.run === undefined
     const named = messageId === undefined
       ? given
@@ -466,7 +465,7 @@ const find = (
     if (messageId !== undefined && suspension?.kind !== "manual" && before === undefined) {
       return Effect.succeed(undefined)
     }
-    // A call may have its answer from elsewhere, such as the command line, and so without the command.
+    // An answer from elsewhere, such as the command line, has no such command.
     const standing = before ?? telling.verdictOf(CallPaths.format(named))
     const refusal = before !== undefined || suspension === undefined
       ? standing && refused.answered(standing)
@@ -474,7 +473,7 @@ const find = (
     return Effect.succeed({ verdict, id, command, waiting: refusal ?? suspension ?? stale })
   })
 
-/** Returns the refusal of an answer that comes too late, or that is not of the kind that a call waits for. */
+/** Returns the refusal for a late answer or one of the wrong kind. */
 const refusalIn = (
   suspension: Event.Suspension,
   verdict: Verdict,
@@ -490,7 +489,7 @@ const refusalIn = (
   return verdict._tag === "Approve" && !isRememberable(suspension, verdict) ? notRememberable : undefined
 }
 
-/** Tells whether an approval may be remembered as it asks for, if it does. */
+/** Tells whether an approval may be remembered to the requested extent, if any. */
 const isRememberable = ({ path, remember }: Event.Suspension, { remember: wanted }: Body.Approve): boolean =>
   wanted === undefined || path === undefined && (remember?.scope === "tool" || remember?.scope === wanted)
 
@@ -499,15 +498,15 @@ const notRememberable = Refusals.conflict(
   "remember: The tool of this call does not allow it. Approve the call alone."
 )
 
-/** Tells whether a call waits for a permission: to run, or to run again where its effect is unknown. */
+/** Tells whether a call waits for permission: to run, or to run again if its effect is unknown. */
 const isPermission = ({ kind }: Event.Suspension): boolean => kind === "approval" || kind === "unknown"
 
-/** Tells whether a verdict looks like an answer to a question, or to a call of the client. */
+/** Tells whether a verdict looks like an answer to a question, or to a client's call. */
 const isAnswer = (action: Body.Action): boolean => action._tag === "Answer" || "isCancelled" in action
 
 const isWrite = ({ _tag }: Body.Action): boolean => _tag === "Say" || _tag === "Retry"
 
-/** Returns the actions that verdicts are: the caller asks for each of them. */
+/** Returns the actions the verdicts amount to: the caller requests permission for each. */
 export const actionsOf = (actions: ReadonlyArray<Body.Action>): ReadonlyArray<"write" | "answer" | "approve"> =>
   Array.from(
     new Set(
@@ -539,35 +538,35 @@ const verdictOf = (
   }
 }
 
-/** The parts of a body that has answers. */
+/** Parts of a body with answers. */
 interface Answering {
   readonly verdicts: ReadonlyArray<Verdict>
-  /** The message that the body has as well. */
+  /** The body's message, if any. */
   readonly said: Body.Say | undefined
   readonly bounds: Saying["bounds"]
   readonly clientTools: Journal.ClientTools
   readonly isQueued: boolean
-  /** Extent to which refusals name the calls that wait. */
+  /** Extent to which refusals name waiting calls. */
   readonly publish: Event.PublicOptions
-  /** Asks for the permission to approve, where a body turns out to need it. */
+  /** Requests the approval permission, if a body proves to need that permission. */
   readonly mayApprove: Effect.Effect<unknown, Refusals.Refusal>
-  /** Returns the tools that a session has now, which read edited arguments. */
+  /** Returns a session's current tools, for decoding edited arguments. */
   readonly toolsOf: (kept: Session.Kept) => Effect.Effect<ReadonlyArray<Tool.Any>>
 }
 
-/** The answers that a body gave. */
+/** Answers given by a body. */
 interface Answers {
-  /** Number of those that counted now or before. */
+  /** Number of answers counted now or before. */
   readonly count: number
-  /** The run that was under way, at whose end they count. Left out where the next run has them, or has had them. */
+  /** The run under way, whose end makes them count. Absent if the answers go to the next run. */
   readonly after?: string
-  /** The last run, where it had ended before they were given. */
+  /** The last run, if it ended before the answers were given. */
   readonly ended?: string
 }
 
 /**
- * Gives the answers of a body and its message in one append, all of it or nothing. Answers that were given before in
- * the same words change nothing, and neither does a message that was sent before.
+ * Gives a body's answers and message in one append, all or nothing. Repeating earlier answers in the same words changes
+ * nothing, and neither does repeating an earlier message.
  */
 export const answer = (
   named: Named,
@@ -583,10 +582,11 @@ export const answer = (
       const refused = refusalsOf(current, publish)
       const found = yield* Effect.forEach(verdicts, (verdict) => find(current, view, verdict, refused, now))
       const settled = unique(found.filter((each) => each !== undefined))
-      // An answer that was given before in the same words writes nothing, and is refused in other words.
+      // Repeating an answer in the same words writes nothing; in other words it is refused.
       const fresh = settled.filter(({ command }) => !view.receipts.has(command))
       for (const { waiting } of fresh) if (waiting instanceof Refusals.Refusal) return yield* waiting
-      // Asks for more where a permission is given up, which denies it, and where a call of the server gets its result.
+      // Requests more permission when giving up an approval, which denies it, and for results of the server's own
+      // calls.
       const needsMore = ({ verdict, waiting }: Settled) =>
         isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
       if (fresh.some(needsMore)) yield* mayApprove
@@ -620,7 +620,7 @@ export const answer = (
       }
     })
   return give(known).pipe(
-    // Another writer was faster: everything is checked again, and what was written counts once.
+    // Another writer was faster: everything is checked again, and earlier writes count once.
     Effect.catchTag("SessionConflict", () =>
       Effect.retry(Effect.flatMap(read(named), give), {
         while: (error) => error._tag === "SessionConflict",
@@ -633,7 +633,7 @@ export const answer = (
   )
 }
 
-/** Leaves out what a body says again in the same words. */
+/** Removes verdicts repeated in the same words. */
 const unique = (settled: ReadonlyArray<Settled>): ReadonlyArray<Settled> => {
   const texts = new Set<string>()
   return settled.filter(({ verdict }) => {
@@ -675,7 +675,7 @@ const refusalOf = (
 
 type Issues = NonNullable<Refusals.Refusal["about"]>["issues"]
 
-/** Returns the refusal of edited arguments that the tool cannot read. */
+/** Returns the refusal of edited arguments unreadable for the tool. */
 const misfit = (settled: Settled | undefined, issues: Issues): Refusals.Refusal => {
   const named = issues.map(({ path, reason }) => `arguments${path === "" ? "" : `.${path}`}: ${reason}`).join("; ")
   return new Refusals.Refusal({
@@ -688,21 +688,21 @@ const misfit = (settled: Settled | undefined, issues: Issues): Refusals.Refusal 
 
 // Remembered approvals.
 
-/** A remembered approval, as it is published. */
+/** A remembered approval, in public form. */
 export interface Allowed {
-  /** The name of the tool. */
+  /** Tool name. */
   readonly name: string
-  /** The calls that it covers. */
+  /** Covered calls. */
   readonly remember: "tool" | "arguments"
-  /** The arguments. Left out where all are covered, and unless they are published. */
+  /** Arguments. Absent if all are covered, and unless they are published. */
   readonly arguments?: unknown
-  /** The person who gave it. Left out where the journal does not say. */
+  /** Person giving the approval. Absent if not named in the journal. */
   readonly by?: string
-  /** Time of the approval, in milliseconds since 1970. Left out where it is not known. */
+  /** Time of the approval, in milliseconds since 1970. Absent if unknown. */
   readonly at?: number
 }
 
-/** Returns the remembered approvals of a session, as far as their tools are published. */
+/** Returns a session's remembered approvals for published tools. */
 export const allowedIn = ({ session }: Session.Kept, publish: Event.PublicOptions): ReadonlyArray<Allowed> =>
   (session.allowed ?? []).flatMap(({ arguments: args, by, id, name, remember, time }) =>
     JournalEvents.published([{ id, name, arguments: args ?? {} } as Message.ToolCall], publish).map((call) => ({
@@ -714,7 +714,7 @@ export const allowedIn = ({ session }: Session.Kept, publish: Event.PublicOption
     }))
   )
 
-/** Ends the remembered approvals of a tool. */
+/** Ends a tool's remembered approvals. */
 export const disallow = (
   { by, key }: Named,
   tool: string
@@ -725,13 +725,10 @@ const notAllowed = Refusals.notFound("not_allowed", "No approval of a tool of th
 
 // Stops.
 
-/** Refuses the stop of a call. */
+/** Refuses to stop a call. */
 export const noSuchCall = Refusals.notFound("no_such_call", "The run under way has no such call without an answer.")
 
-/**
- * Stops the run of a request, and waits for its end: the run that took a message, or the one that is under way or about
- * to begin.
- */
+/** Stops a request's run, and waits for its end: the run taking a message, or the run under way or about to begin. */
 export const stopRun = (
   { by, key }: Named,
   wanted: Reading.Wanted
@@ -754,10 +751,10 @@ export const stopRun = (
 
 // Labels.
 
-/** A change of the labels of a session. */
+/** A change to session labels. */
 export type Change = Pick<Session.LabelOptions, "pinned" | "title">
 
-/** Changes the labels of a session, and returns them as lists have them. */
+/** Changes a session's labels, and returns them in list form. */
 export const label = (
   { agent, by, key }: Named,
   change: Change,
@@ -787,12 +784,12 @@ export const label = (
 
 const runs = Refusals.conflict("running", "The session has a run under way. Stop it first.")
 
-/** Tells whether an error says that a journal cannot be read here, however often. */
+/** Tells whether an error means that this release can never read a journal. */
 const isUnreadable = ({ reason }: Journal.StoreError): boolean => reason === "unreadable" || reason === "newer_version"
 
 /**
- * Refuses the removal of a session that does not exist, that another agent runs, or that has a run under way. One that
- * cannot be read can be removed as long as it has no claim.
+ * Refuses to remove a session not existing, belonging to another agent, or with a run under way. An unreadable session
+ * can be removed as long as it has no claim.
  */
 export const checkRemovable = (
   named: Named
@@ -810,7 +807,7 @@ export const checkRemovable = (
       })
   )
 
-/** Removes a session, and what this process keeps of it. */
+/** Removes a session, and this process's data about it. */
 export const remove = (
   hub: Logs.Hub,
   { key }: Named
@@ -821,7 +818,7 @@ export const remove = (
     hub.remove(key)
   })
 
-/** Returns the name of the agent of a session, which its first record has, unless it cannot be read. */
+/** Returns the name of a session's agent from its first record, or `undefined` if the record is unreadable. */
 export const agentOf = (key: string): Effect.Effect<string | undefined, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const first = yield* Stream.runHead((yield* Session.Store).read(key))

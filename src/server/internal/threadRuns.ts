@@ -26,7 +26,7 @@ export const beginningsOf = ({ messages }: Thread.Thread): ReadonlyArray<number>
   return messages.flatMap(({ role }, place) => role === "user" || place === first ? [place] : [])
 }
 
-/** Ends the step of each reply. Without this end a reply would count as broken, and the next would replace it. */
+/** Ends the step of each reply. Without this end a reply would count as broken, and be replaced by the next reply. */
 const stepped = (events: ReadonlyArray<Event.PublicEvent>): ReadonlyArray<Event.PublicEvent> => {
   const ends = events.flatMap((event, index): ReadonlyArray<Event.PublicEvent> =>
     event._tag === "MessageStarted" && index > 0 ? [{ _tag: "StepCompleted" }, event] : [event]

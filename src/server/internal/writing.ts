@@ -104,7 +104,7 @@ export const agUiNothing = (run: { readonly runId: string; readonly threadId: st
   return EventStream.respond(Stream.succeed(events.join("")), AgUi.headers)
 }
 
-/** Returns the response for an AG-UI client, whose messages have the run id. Answers refer to it. */
+/** Returns the response for an AG-UI client, whose messages have the run id. Answers refer to that id. */
 export const agUi = (frames: Stream.Stream<Reading.Frame>, options: AgUi.Options) =>
   EventStream.respond(written(frames, (run) => AgUi.make({ ...options, ...run }), ""), AgUi.headers)
 
