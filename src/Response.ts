@@ -67,7 +67,7 @@ type CountName = keyof typeof counts
 
 const countNames = Object.keys(counts) as ReadonlyArray<CountName>
 
-/** Tells whether a value is a count. Sums of larger values would exceed JSON's exact numbers. */
+/** Tells whether a value is a count. JSON may be unable to express sums of larger values. */
 const isCount = (value: unknown): value is number =>
   typeof value === "number" && value >= 0 && value <= Number.MAX_SAFE_INTEGER
 
