@@ -1,5 +1,5 @@
 /**
- * The entry of Studio, the application in the browser.
+ * Entry of Studio, the application in the browser.
  *
  * @since 0.1.0
  */

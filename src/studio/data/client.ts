@@ -1,17 +1,17 @@
 /**
- * Requests to the server of the page. A token is asked for where the server wants one. It is in this object only, until
- * the page is closed.
+ * Requests to the page's server. The page asks for a token if the server requires one. Only this object holds the
+ * token, until the page closes.
  */
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type { Decision, Told } from "./fold.ts"
 
-/** A request that the server has refused, or that did not reach it. */
+/** A request refused by the server, or failing to reach it. */
 export class Refused extends Error {
-  /** HTTP status. 0 where the server was not reached. */
+  /** HTTP status. 0 if the server was not reached. */
   readonly status: number
   readonly code: string
-  /** The id of the call that it is about. */
+  /** Id of the refused call. */
   readonly id: string | undefined
 
   constructor(status: number, code: string, message: string, id?: string) {
@@ -36,11 +36,11 @@ export interface ToolFacts {
   readonly destructive: boolean
   readonly openWorld: boolean
   readonly approval: "always" | "sometimes" | "never"
-  /** Name of the agent that the tool asks. */
+  /** Name of the agent behind the tool. */
   readonly agent?: string
 }
 
-/** An agent, as a page shows it before the first message. */
+/** An agent, as shown before the first message. */
 export interface Facts extends Agent {
   readonly model?: string
   readonly provider?: string
@@ -64,7 +64,7 @@ export interface Listed {
 /** A page of a list. */
 export interface ListPage {
   readonly sessions: ReadonlyArray<Listed>
-  /** The place at which the next page begins. */
+  /** Place where the next page begins. */
   readonly next?: string
 }
 
@@ -74,32 +74,32 @@ export interface Said {
   readonly content: Message.Content
 }
 
-/** The place of a message: the next turn of the run under way, the end of that run, or the next run. */
+/** Destination of a message: the next turn of the run under way, the end of that run, or the next run. */
 export type Mode = "steer" | "follow" | "next"
 
-/** A message that no run has yet. */
+/** A message not yet taken by a run. */
 export interface Submitted extends Said {
-  /** The place that it was sent to. Left out where that is the next run. */
+  /** Requested destination. Absent for the next run. */
   readonly mode?: Mode
 }
 
 /** The outcome of a message. */
 export interface Fate {
   readonly became: string
-  /** Reason of a refusal. */
+  /** Reason for a refusal. */
   readonly reason?: string
 }
 
-/** A run as the server keeps it. */
+/** A run as kept by the server. */
 export interface KeptRun {
   readonly runId: string
-  /** The message that began it. Left out of a run that continues behind answers. */
+  /** Message beginning the run. Absent for a run continuing after answers. */
   readonly message?: Submitted
   readonly startedAt?: number
   readonly events: ReadonlyArray<Told>
 }
 
-/** A session as the server keeps it. */
+/** A session as kept by the server. */
 export interface KeptSession {
   readonly title: string
   readonly next: string
@@ -108,10 +108,10 @@ export interface KeptSession {
   readonly forks: ReadonlyArray<{ readonly id: string; readonly message: string }>
   readonly allowed: ReadonlyArray<{ readonly name: string }>
   readonly submitted?: ReadonlyArray<Submitted>
-  /** `true` where a message waits that the principal may withdraw. */
+  /** `true` if the principal may withdraw a waiting message. */
   readonly canWithdraw?: boolean
   readonly suspensions: ReadonlyArray<Event.PublicSuspension>
-  /** The calls that were decided while others wait, by their paths. */
+  /** Calls decided while others wait, by path. */
   readonly decided?: ReadonlyArray<{ readonly id: string; readonly verdict: Decision }>
 }
 
@@ -119,11 +119,11 @@ export interface KeptSession {
 export interface RunsPage {
   readonly session: KeptSession
   readonly runs: ReadonlyArray<KeptRun>
-  /** The run before which the next page ends. Left out of the first runs of the session. */
+  /** The run before which the next page ends. Absent for the session's first runs. */
   readonly before?: string
 }
 
-/** An answer to a call that waits. */
+/** An answer to a waiting call. */
 export interface Answer {
   readonly id: string
   readonly value?: unknown
@@ -134,7 +134,7 @@ export interface Answer {
   readonly remember?: "tool" | "arguments"
 }
 
-/** The fates of the calls of a stopped run, by call id. */
+/** Outcome of each call in a stopped run, by call id. */
 export interface StopReport {
   readonly ended?: ReadonlyArray<string>
   readonly refused?: ReadonlyArray<string>
@@ -149,12 +149,12 @@ export interface Frame {
   readonly data: string
 }
 
-/** The need of a token. */
+/** The need for a token. */
 export interface Login {
   readonly isAsked: boolean
-  /** The sentence beside the field. */
+  /** Sentence beside the field. */
   readonly note: string
-  /** `true` if the server took a token before: the page keeps what it shows. */
+  /** `true` if the server accepted a token before: the page keeps its content. */
   readonly isAgain: boolean
 }
 
@@ -168,7 +168,7 @@ const firstNote = "The server asks for a token. It is kept in this page only, un
 const wrongNote = "The server did not accept the token. Try another one."
 const overNote = "The server does not accept the token any more. Give another one to continue."
 
-/** Returns a new random id. A page that is not on this machine and has no TLS lacks `randomUUID`. */
+/** Returns a new random id. `randomUUID` is missing on pages from another machine without TLS. */
 export const newId = (): string =>
   Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("")
 
@@ -183,7 +183,7 @@ const refusalOf = async (response: Response): Promise<Refused> => {
   }
 }
 
-/** Longest time in milliseconds for which a burst of events keeps the page from drawing and from keys. */
+/** Maximum time in milliseconds for a burst of events to keep the page from drawing and from handling keys. */
 const burst = 12
 
 /** Gives the browser time for a frame and for keys. */
@@ -208,7 +208,7 @@ const frameOf = (text: string): Frame => {
   return { ...frame, data: frame.data.join("\n") }
 }
 
-/** Reads the frames of an event stream. A frame may have megabytes, and each character is looked at once. */
+/** Reads the frames of an event stream. A frame may have megabytes, but each character is examined once. */
 export const frames = async function*(response: Response): AsyncGenerator<Frame> {
   const reader = (response.body ?? new ReadableStream<BufferSource>()).pipeThrough(new TextDecoderStream()).getReader()
   let held: Array<string> = []
@@ -219,7 +219,7 @@ export const frames = async function*(response: Response): AsyncGenerator<Frame>
       if (done) return
       let rest = value
       while (rest !== "") {
-        // The empty line that ends a frame may be cut in the middle.
+        // The empty line ending a frame may be split in the middle.
         const isCut = held.at(-1)?.endsWith("\n") === true && rest.startsWith("\n")
         const end = isCut ? 0 : rest.indexOf("\n\n")
         if (end < 0) {
@@ -241,7 +241,7 @@ export const frames = async function*(response: Response): AsyncGenerator<Frame>
   }
 }
 
-/** Returns the part of an address for values that are there. */
+/** Returns the query part of an address, with the values present. */
 const queryOf = (values: Readonly<Record<string, string | number | undefined>>): string => {
   const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== "")
   return given.length === 0 ? "" : `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`
@@ -251,10 +251,10 @@ const queryOf = (values: Readonly<Record<string, string | number | undefined>>):
 const pathOf = (agent: string, id?: string, rest = ""): string =>
   `agents/${encodeURIComponent(agent)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}${rest}`}`
 
-/** Sends a request, as `fetch` does. */
+/** Sends a request, like `fetch`. */
 export type Send = (address: string, request: RequestInit) => Promise<Response>
 
-/** The server of a page. */
+/** Server of a page. */
 export class Client {
   private readonly root: string
   private readonly send: Send
@@ -266,7 +266,7 @@ export class Client {
   private readonly listeners = new Set<() => void>()
   private state: Login = { isAsked: false, note: firstNote, isAgain: false }
 
-  /** `root` is the address of the server, relative to the page. */
+  /** `root` is the server address, relative to the page. */
   constructor(root: string, send: Send = (address, request) => globalThis.fetch(address, request)) {
     this.root = root
     this.send = send
@@ -285,7 +285,7 @@ export class Client {
     for (const listener of this.listeners) listener()
   }
 
-  /** Takes the token that was asked for. */
+  /** Takes the requested token. */
   readonly enter = (token: string): void => {
     this.token = token
     this.change({ isAsked: false })
@@ -293,7 +293,7 @@ export class Client {
     this.give()
   }
 
-  /** Asks for a token, once for all requests that wait for one. */
+  /** Asks for a token, once for all waiting requests. */
   private ask(note: string): Promise<void> {
     this.token = undefined
     this.isGood = false
@@ -317,13 +317,13 @@ export class Client {
     })
   }
 
-  /** Tells whether the server takes the token for nothing any more. One request may be refused with a good token. */
+  /** Tells whether the server rejects the token altogether. A single request may be refused despite a valid token. */
   private async isOver(): Promise<boolean> {
     const { status } = await this.fetch("GET", "agents", {})
     return status === 401 || status === 403
   }
 
-  /** Sends a request, and sends it again with a token where the server asks for one. */
+  /** Sends a request, repeating it with a token if the server asks for one. */
   private async request(method: string, path: string, sent: Sent = {}): Promise<Response> {
     while (true) {
       const used = this.token
@@ -372,7 +372,7 @@ export class Client {
     return this.read(pathOf(agent, id, "/runs") + queryOf({ before, limit }), signal)
   }
 
-  /** Opens the events of a session, from an offset on or from the run that is under way. */
+  /** Opens a session's events, from an offset on or from the run under way. */
   events(agent: string, id: string, after: string | undefined, signal: AbortSignal): Promise<Response> {
     const headers = after === undefined ? {} : { "last-event-id": after }
     return this.request("GET", pathOf(agent, id, "/events"), { signal, headers })
@@ -387,7 +387,7 @@ export class Client {
     return this.read(pathOf(agent, id, `/messages/${encodeURIComponent(message)}`))
   }
 
-  /** Takes a message back that no run has, and returns its outcome. */
+  /** Withdraws a message not yet taken by a run, and returns its outcome. */
   async withdraw(agent: string, id: string, message: string): Promise<Fate> {
     const path = pathOf(agent, id, `/messages/${encodeURIComponent(message)}`)
     return await (await this.request("DELETE", path)).json()
@@ -397,19 +397,19 @@ export class Client {
     await this.request("POST", pathOf(agent, id, "/answers?wait=false"), { body: { answers } })
   }
 
-  /** Stops the run of a session, and returns what became of its calls. Returns nothing where the stream was cut. */
+  /** Stops a session's run, and returns the outcome of its calls, or `undefined` if the stream broke off. */
   async stop(agent: string, id: string): Promise<StopReport | undefined> {
     const response = await this.request("POST", pathOf(agent, id, "/stop"))
     for await (const { data, event } of frames(response)) if (event === "ended") return JSON.parse(data)
     return undefined
   }
 
-  /** Stops one call of the run of a session, by its path. The run continues. */
+  /** Stops one call of a session's run, by its path. The run continues. */
   async stopCall(agent: string, id: string, path: string): Promise<void> {
     await this.request("POST", pathOf(agent, id, `/calls/${encodeURIComponent(path)}/stop`))
   }
 
-  /** Tries again what broke. */
+  /** Retries a failed run. */
   async retry(agent: string, id: string): Promise<void> {
     await this.request("POST", pathOf(agent, id, "/resume?wait=false"))
   }
@@ -422,7 +422,7 @@ export class Client {
     await this.request("PATCH", pathOf(agent, id), { body: label })
   }
 
-  /** Begins a session with the conversation of another one before a message. */
+  /** Begins a session with another session's conversation before a message. */
   async fork(
     agent: string,
     id: string,

@@ -1,34 +1,34 @@
 /**
- * Folds the public events of a run into what Studio shows of it: turns of the model, calls with their times, and the
- * runs inside calls. The same fold reads live events, those of a journal, and those of a recording. It changes the run
- * in place, and each event costs the same however many came before: readers compare `version`.
+ * Folds a run's public events into Studio's picture of it: model turns, calls with their times, and runs inside calls.
+ * The same fold reads events that are live, from a journal, or from a recording. It changes the run in place, and each
+ * event costs the same however many came before: readers compare `version`.
  */
 import type * as Event from "../../Event.ts"
 
 /**
- * State of a call: `asked` until it waits or starts, `asks` while it waits for an answer from outside, and `done`,
- * `failed`, `cancelled` or `denied` from its answer on.
+ * Call state: `asked` until it waits or starts, `asks` while it waits for an answer from outside, and `done`, `failed`,
+ * `cancelled` or `denied` from its answer on.
  */
 export type State = "asked" | "waiting" | "running" | "asks" | "done" | "failed" | "cancelled" | "denied"
 
-/** A decision about a call that waits. */
+/** A decision about a waiting call. */
 export type Decision = "approved" | "denied" | "answered" | "expired"
 
-/** A time at which a call waited for its turn. Times are milliseconds since the start of the run. */
+/** A wait of a call for its turn. Times are milliseconds since the start of the run. */
 export interface Wait {
   /** `"key"`, `"permit"` or `"exclusive"`, as in `ToolQueued`. */
   readonly reason: string
-  /** Name of the permit. Left out where it is not published. */
+  /** Permit name. Absent if not published. */
   readonly key?: string
-  /** Paths of the calls that it waited for. */
+  /** Paths of the calls ahead. */
   readonly behind: ReadonlyArray<string>
-  /** `true` where another run had what it waited for. */
+  /** `true` if another run held the awaited place or permit. */
   readonly isElsewhere: boolean
   readonly from: number
   to?: number
 }
 
-/** One start of a handler. A call has several where its run was resumed, or where the run inside it was. */
+/** One start of a handler. A call has several if its run, or its nested run, was resumed. */
 interface Attempt {
   readonly from: number
   to?: number
@@ -36,17 +36,17 @@ interface Attempt {
 
 /** A call, by its path. Times are milliseconds since the start of the run. */
 export interface Call {
-  /** Path of the call: the ids that lead to it, joined by `/`, as in the ids of suspensions. */
+  /** Call path: the ids leading there, joined by `/`, as in suspension ids. */
   readonly path: string
   readonly id: string
   readonly name: string
-  /** Path of the call whose handler runs the model that asked, or `""` for the run itself. */
+  /** Path of the call whose handler runs the asking model, or `""` for the run itself. */
   readonly owner: string
-  /** Index of the turn that asked, or -1 for a call from an earlier run. */
+  /** Index of the asking turn, or -1 for a call from an earlier run. */
   readonly turn: number
-  /** Time at which the call stood whole in the reply, and until then that at which the model began the call. */
+  /** Time the call was complete in the reply; before that, the time the model began the call. */
   asked: number
-  /** The same time. Left out until the call is whole. The end of the reply for a call that was decided unstarted. */
+  /** The same time. Absent until the call is complete. For a call decided without a start, the end of the reply. */
   ready?: number
   readonly waits: Array<Wait>
   /** Time of the first start. */
@@ -55,69 +55,69 @@ export interface Call {
   ended?: number
   readonly attempts: Array<Attempt>
   state: State
-  /** `true` if it started before its reply had ended. */
+  /** `true` if it started before the end of its reply. */
   isEarly: boolean
   /** `true` if it runs alone. */
   isAlone: boolean
-  /** The paths of the calls whose waits say that it runs alone. */
+  /** Paths of the calls whose waits show that it runs alone. */
   readonly aloneBy: Set<string>
-  /** `true` if the provider runs it itself. */
+  /** `true` if the provider runs the call itself. */
   isProviders: boolean
   /** Times of progress. */
   readonly notches: Array<number>
-  /** The last progress. */
+  /** Latest progress. */
   progress?: unknown
-  /** Arguments, as far as they came as text. */
+  /** Arguments received so far, as text. */
   argumentsText: string
-  /** The arguments. Left out where they are not published. */
+  /** Arguments. Absent if not published. */
   arguments?: unknown
-  /** The arguments that the model gave, where an approval has changed them. */
+  /** The model's arguments, if an approval changed them. */
   original?: unknown
   /** Problem with the arguments. */
   argumentsLost?: { readonly reason: string; readonly text?: string }
-  /** The answer that the model reads: text or parts. Left out where it is not published. */
+  /** Answer for the model: text or parts. Absent if not published. */
   content?: unknown
-  /** Length of the whole answer in characters, where it was cut. */
+  /** Length of the complete answer in characters, if cut. */
   originalLength?: number
-  /** Reason of the error that the answer is. */
+  /** Error reason in the answer. */
   code?: string
-  /** Person who denied or stopped it. */
+  /** Person denying or stopping the call. */
   by?: string
-  /** Reason of the denial. */
+  /** Reason for the denial. */
   detail?: string
   /** `true` if it ended the run. */
   isHalt: boolean
-  /** Time at which it was stopped alone. */
+  /** Time of a stop of this call alone. */
   stopAt?: number
-  /** Time in milliseconds for which it had run when the run ended without it. */
+  /** Running time in milliseconds when the run ended without the call. */
   abandoned?: number
-  /** The answer that it waits for. Left out unless its state is `asks`. */
+  /** Awaited answer. Absent unless the state is `asks`. */
   suspension?: Event.PublicSuspension
-  /** The decision about it, while its run waits for others. */
+  /** Decision about the call, while its run waits for others. */
   decided?: Decision
-  /** Usage of the run inside it. */
+  /** Usage of the nested run. */
   usage?: Usage
-  /** Outcome of the run inside it. */
+  /** Outcome of the nested run. */
   outcome?: Event.PublicOutcome
 }
 
-/** Counts of tokens, and cost where the server publishes it. */
+/** Token counts, and cost if published by the server. */
 export type Usage = { readonly [name: string]: number | string }
 
-/** The amount that a run has spent, where it has a budget and the server publishes it. */
+/** Amount spent by a run, if it has a budget and the server publishes it. */
 export type Spent = NonNullable<Extract<Told, { readonly _tag: "ChatCompleted" }>["spent"]>
 
-/** One request to the model. A turn has several where replies broke. */
+/** One model request. A turn has several if replies broke. */
 export interface Request {
   readonly from: number
-  /** Time of the first byte, or of the first piece of the reply where the request itself has no event. */
+  /** Time of the first byte or, without a request event, of the first reply piece. */
   first?: number
   to?: number
   model?: string
   provider?: string
-  /** Error that broke its reply. */
+  /** Error breaking its reply. */
   error?: Event.PublicError
-  /** The tries that failed before the reply began. */
+  /** Attempts failing before the reply began. */
   readonly retries: Array<{ readonly at: number; readonly code: string; readonly afterMillis: number }>
 }
 
@@ -126,16 +126,16 @@ type Part =
   | { readonly type: "text" | "reasoning"; text: string }
   | { readonly type: "call"; readonly path: string }
 
-/** A turn of the model: one step of the run, or of a run inside a call. */
+/** A model turn: one step of the run, or of a run inside a call. */
 export interface Turn {
   readonly owner: string
   readonly index: number
   readonly from: number
-  /** Time of the first byte of the last request. */
+  /** Time of the last request's first byte. */
   first?: number
-  /** Time at which the reply ended. */
+  /** Time the reply ended. */
   to?: number
-  /** Time at which the step ended. */
+  /** Time the step ended. */
   ended?: number
   readonly requests: Array<Request>
   text: string
@@ -145,13 +145,13 @@ export interface Turn {
   calls: Array<string>
   finishReason?: string
   usage?: Usage
-  /** Error that broke the reply. */
+  /** Error breaking the reply. */
   error?: Event.PublicError
-  /** `true` while its calls stand in the order in which they were told, and not in that in which they stood whole. */
+  /** `true` while its calls are in telling order rather than in order of completion. */
   isLate?: boolean
 }
 
-/** An answer to a call of an earlier run, with which this run began. */
+/** An answer to an earlier run's call, at the beginning of this run. */
 export interface Settled {
   readonly path: string
   readonly at: number
@@ -160,7 +160,7 @@ export interface Settled {
   readonly code?: string
   readonly by?: string
   readonly detail?: string
-  /** The arguments with which it has run. */
+  /** Arguments the call ran with. */
   readonly arguments?: unknown
 }
 
@@ -173,18 +173,18 @@ export interface Counts {
   asks: number
   waited: number
   running: number
-  /** The largest number of calls that ran at once. */
+  /** Largest number of concurrent calls. */
   most: number
 }
 
-/** A message that was sent into the run. */
+/** A message sent into the run. */
 export interface Sent {
   readonly id: string
-  /** Its content. Left out of a refused message that no reader of the run has. */
+  /** Content. Absent for a refused message unknown to the run's readers. */
   readonly content?: unknown
-  /** Index of the turn whose request has it. Left out where it was refused. */
+  /** Index of the turn whose request contains it. Absent if refused. */
   readonly turn?: number
-  /** Reason of its refusal. */
+  /** Reason for its refusal. */
   readonly reason?: string
 }
 
@@ -197,55 +197,55 @@ interface Used {
 /** A run. Times are milliseconds since `startedAt`. */
 export interface Run {
   readonly id: string
-  /** Time of the first event, in milliseconds since 1970. Left out while no event had a time. */
+  /** Time of the first event, in milliseconds since 1970. Absent while no event had a time. */
   startedAt?: number
   /** Time of the last event. */
   now: number
-  /** Time at which the run ended. */
+  /** Time the run ended. */
   end?: number
-  /** Time at which it was to stop. */
+  /** Time of the stop request. */
   stopAt?: number
-  /** Person who stopped it. */
+  /** Person stopping the run. */
   stoppedBy?: string
-  /** The stops of single calls, by path. A journal tells a call inside another one behind them. */
+  /** Stops of single calls, by path. In a journal, a nested call comes after its stop. */
   readonly stops: Map<string, { readonly at: number; readonly by: string | undefined }>
-  /** Times at which it was resumed. */
+  /** Times of resumption. */
   readonly resumed: Array<number>
   readonly turns: Array<Turn>
-  /** Calls by path, in the order in which they were asked for. */
+  /** Calls by path, in the order requested. */
   readonly calls: Map<string, Call>
   /** The same calls. */
   list: Array<Call>
   readonly settled: Array<Settled>
-  /** The messages that were sent into it and delivered or refused, in that order. */
+  /** Messages sent into the run and delivered or refused, in that order. */
   readonly sent: Array<Sent>
   outcome?: Event.PublicOutcome
   error?: Event.PublicError
-  /** The calls that wait for an answer, in call order. */
+  /** Waiting calls, in call order. */
   suspensions: ReadonlyArray<Event.PublicSuspension>
   abandoned: ReadonlyArray<Event.PublicAbandoned>
   /** Usage of the run's own turns so far. */
   usage?: Usage
-  /** Usage of the runs inside its calls so far. */
+  /** Usage of runs inside its calls so far. */
   nested?: Usage
-  /** Usage of the run together with the runs inside its calls so far. */
+  /** Usage of the run and of runs inside its calls so far. */
   total?: Usage
-  /** The amount that the run has spent, and the rest of its budget. */
+  /** Amount spent by the run, and its remaining budget. */
   spent?: Spent
-  /** The usages at the end of the runs that it continues. */
+  /** Usages at the end of the continued runs. */
   before?: Used
-  /** The typed answer so far. */
+  /** Typed answer so far. */
   output?: { readonly value: unknown; readonly isWhole: boolean }
   readonly counts: Counts
-  /** Number of events that were taken. It grows with each change. */
+  /** Number of events taken, growing with each change. */
   version: number
-  /** Number of changes to what had ended: discarded replies, and calls that started again. */
+  /** Number of changes to ended parts: discarded replies, and restarted calls. */
   revision: number
-  /** The last turn of each owner. */
+  /** Last turn of each owner. */
   readonly last: Map<string, Turn>
-  /** The calls that run alone, and the names of their tools, as far as waits tell it. */
+  /** Calls running alone, and their tool names, as far as waits reveal them. */
   readonly alone: { readonly calls: Array<Call>; readonly names: Set<string> }
-  /** The calls of each owner that have no answer. */
+  /** Unanswered calls of each owner. */
   readonly open: Map<string, Set<Call>>
 }
 
@@ -271,20 +271,20 @@ export const make = (id: string, startedAt?: number): Run => ({
   open: new Map()
 })
 
-/** An event of a run as a server tells it. */
+/** A run event as told by a server. */
 export type Told = Event.PublicEvent
 
 type Waited = NonNullable<Extract<Told, { readonly _tag: "ToolExecutionStarted" }>["waited"]>
 
 const codes: { readonly [mark: string]: string } = { "%": "%25", "/": "%2F", "~": "%7E" }
 
-/** Returns an id as a path has it. */
+/** Encodes an id for a path. */
 const written = (id: string): string => id.replace(/[%/~]/g, (mark) => codes[mark] ?? mark)
 
 /** Returns the path of a call. */
 export const pathOf = (owner: string, id: string): string => owner === "" ? written(id) : `${owner}/${written(id)}`
 
-/** Returns the path of the call that a suspension is about: its id without the run. */
+/** Returns the path of a suspended call: the suspension id without the run. */
 export const suspended = (suspension: { readonly id: string }): string =>
   suspension.id.slice(suspension.id.indexOf("~") + 1)
 
@@ -298,7 +298,7 @@ const sumOf = (left: Usage | undefined, right: Usage): Usage => {
   return sum
 }
 
-/** The states of a call with an answer. */
+/** States of an answered call. */
 const answered: ReadonlySet<State> = new Set(["done", "failed", "cancelled", "denied"])
 
 const counted = {
@@ -309,7 +309,7 @@ const counted = {
   running: "running"
 } as const
 
-/** Sets the state of a call, and keeps the counts. */
+/** Sets a call's state, and updates the counts. */
 const turnTo = (run: Run, call: Call, state: State): void => {
   const { counts } = run
   if (call.state === state) return
@@ -320,7 +320,7 @@ const turnTo = (run: Run, call: Call, state: State): void => {
   if (answered.has(state)) run.open.get(call.owner)?.delete(call)
 }
 
-/** Ends the open wait and the open attempt of a call. */
+/** Ends a call's open wait and open attempt. */
 const close = (call: Call, at: number): void => {
   const wait = call.waits.at(-1)
   if (wait !== undefined) wait.to ??= at
@@ -376,13 +376,13 @@ const openTurn = (run: Run, owner: string, from: number): Turn => {
   return turn
 }
 
-/** Returns the open request of a turn. */
+/** Returns a turn's open request. */
 const requestOf = (turn: Turn | undefined): Request | undefined => {
   const request = turn?.requests.at(-1)
   return request?.to === undefined ? request : undefined
 }
 
-/** Ends the open request of a turn. */
+/** Ends a turn's open request. */
 const endRequest = (turn: Turn, at: number, error: Event.PublicError | undefined): void => {
   const request = requestOf(turn)
   if (request === undefined) return
@@ -390,7 +390,7 @@ const endRequest = (turn: Turn, at: number, error: Event.PublicError | undefined
   if (error !== undefined) request.error = error
 }
 
-/** Puts the calls of a turn into the order in which the model asked for them, in their places among the pieces. */
+/** Sorts a turn's calls into the order requested by the model, keeping their places among the pieces. */
 const sortCalls = (run: Run, turn: Turn): void => {
   if (turn.isLate !== true) return
   delete turn.isLate
@@ -403,7 +403,7 @@ const sortCalls = (run: Run, turn: Turn): void => {
   })
 }
 
-/** Discards the reply of a turn: its text, and the calls that have not started. */
+/** Discards a turn's reply: its text, and its calls not yet started. */
 const discard = (run: Run, turn: Turn, at: number, error: Event.PublicError | undefined): void => {
   endRequest(turn, at, error)
   const kept = turn.calls.filter((path) => run.calls.get(path)?.started !== undefined)
@@ -426,8 +426,8 @@ const discard = (run: Run, turn: Turn, at: number, error: Event.PublicError | un
 }
 
 /**
- * Adds text to the last piece of its kind. The first one of a reply stands before the calls: a journal tells calls that
- * started early before what the model said.
+ * Appends text to the last piece of its kind. A reply's first text comes before the calls, although a journal tells
+ * early calls before the model's text.
  */
 const say = (turn: Turn, type: "text" | "reasoning", text: string, isWhole = false): void => {
   if (text === "") return
@@ -441,7 +441,7 @@ const say = (turn: Turn, type: "text" | "reasoning", text: string, isWhole = fal
   else turn.parts.push({ type, text })
 }
 
-/** Takes the whole text of a reply, of which pieces may have come. */
+/** Takes the complete text of a reply, after possible pieces. */
 const tellWhole = (turn: Turn, text: string): void => {
   if (text.startsWith(turn.text)) return say(turn, "text", text.slice(turn.text.length), true)
   turn.text = ""
@@ -449,7 +449,7 @@ const tellWhole = (turn: Turn, text: string): void => {
   say(turn, "text", text, true)
 }
 
-/** Notes that a call runs alone, and that calls of its tool do, by the wait of a call. */
+/** Notes from another call's wait that a call runs alone, and so do calls to its tool. */
 const markAlone = (run: Run, call: Call, by: Call): void => {
   call.aloneBy.add(by.path)
   if (call.isAlone) return
@@ -458,15 +458,15 @@ const markAlone = (run: Run, call: Call, by: Call): void => {
   run.alone.names.add(call.name)
 }
 
-/** Tells whether two calls ran at once. What has not ended runs until now. */
+/** Tells whether two calls ran concurrently. Calls not yet ended run until now. */
 const ranAtOnce = (one: Call, other: Call): boolean =>
   one !== other && one.started !== undefined && other.started !== undefined
   && one.started < (other.ended ?? Infinity) && other.started < (one.ended ?? Infinity)
 
-/** Number of calls before and behind a call that are asked whether they ran beside it. */
+/** Number of neighbouring calls, before and after, to check for concurrency. */
 const neighbours = 20
 
-/** Tells whether a call ran beside one that was asked for shortly before it or behind it. */
+/** Tells whether a call ran beside another requested shortly before or after. */
 const hasRunBeside = (run: Run, call: Call): boolean => {
   const calls = run.turns.findLast(({ index, owner }) => owner === call.owner && index === call.turn)?.calls ?? []
   const at = calls.lastIndexOf(call.path)
@@ -477,9 +477,8 @@ const hasRunBeside = (run: Run, call: Call): boolean => {
 }
 
 /**
- * Notes which calls run alone. An exclusive wait is one for a call that runs alone, or until the call may run alone
- * itself: a call that has not started holds up only what may not run beside it, and calls that run at once are not
- * alone.
+ * Notes which calls run alone. An exclusive wait is a wait for a call running alone, or until the call may run alone
+ * itself: an unstarted call holds up only calls not permitted beside it, and concurrent calls are not alone.
  */
 const noteAlone = (run: Run, call: Call, wait: Wait): void => {
   if (wait.reason !== "exclusive") return
@@ -493,7 +492,7 @@ const noteAlone = (run: Run, call: Call, wait: Wait): void => {
   markAlone(run, isOther ? call : one, call)
 }
 
-/** Sets the time at which a call stood whole. */
+/** Sets the time at which a call was complete. */
 const standAt = (run: Run, call: Call, at: number): void => {
   call.ready = at
   if (call.asked === at) return
@@ -505,7 +504,7 @@ const standAt = (run: Run, call: Call, at: number): void => {
   if (turn.ended !== undefined) sortCalls(run, turn)
 }
 
-/** Takes back that calls run alone where no wait says so any more. */
+/** Unmarks calls as running alone if no wait shows it any more. */
 const takeBackAlone = (run: Run): void => {
   const { calls, names } = run.alone
   if (!calls.some(({ aloneBy }) => aloneBy.size === 0)) return
@@ -516,8 +515,8 @@ const takeBackAlone = (run: Run): void => {
 }
 
 /**
- * Forgets of a call that was decided before it could start what no journal has: its waits, and the time in the reply at
- * which it stood whole.
+ * Removes details missing from journals for a call decided before its start: its waits, and its completion time within
+ * the reply.
  */
 const forgetUnstarted = (run: Run, call: Call): void => {
   if (call.started !== undefined) return
@@ -529,19 +528,19 @@ const forgetUnstarted = (run: Run, call: Call): void => {
   if (to !== undefined && call.ready !== undefined) standAt(run, call, to)
 }
 
-/** Returns the turn that asked for a call. */
+/** Returns the turn with a call. */
 const turnOf = (run: Run, { owner, turn }: Call): Turn | undefined => {
   const last = run.last.get(owner)
   return last?.index === turn ? last : undefined
 }
 
 /**
- * The time in milliseconds before the end of a reply from which a start is no early one: the order of what happens so
- * close to one another is chance.
+ * Time in milliseconds before the end of a reply from which a start no longer counts as early: the order of such close
+ * events is chance.
  */
 const earliest = 5
 
-/** Ends the reply of a turn, and takes back what only a reply that continues could tell. */
+/** Ends a turn's reply, and undoes details only a continuing reply could tell. */
 const endReply = (run: Run, turn: Turn, at: number): void => {
   if (turn.to !== undefined) return
   turn.to = at
@@ -565,7 +564,7 @@ const suspend = (run: Run, call: Call, suspension: Event.PublicSuspension | unde
   if (suspension.toolCall.arguments !== undefined) call.arguments ??= suspension.toolCall.arguments
 }
 
-/** Suspends the calls that suspensions are about, which may be inside of the call that has the event. */
+/** Suspends the calls named by suspensions, possibly inside the call with the event. */
 const suspendAll = (run: Run, suspensions: ReadonlyArray<Event.PublicSuspension>, at: number): void => {
   for (const suspension of suspensions) {
     const path = suspended(suspension)
@@ -594,7 +593,7 @@ const stateOf = ({ code, isError }: Answered): State => {
   return isError === true ? "failed" : "done"
 }
 
-/** Ends the calls of a run that has ended: those inside the call of that owner. Their own answers did not come. */
+/** Ends the calls inside an owner's ended run. Their own answers did not arrive. */
 const closeWithin = (run: Run, owner: string, state: State, at: number): void => {
   for (const call of run.open.get(owner) ?? []) {
     closeWithin(run, call.path, state, at)
@@ -612,7 +611,7 @@ const answer = (run: Run, call: Call, told: Answered, at: number): void => {
   if (content !== undefined) call.content = content
   if (code !== undefined) call.code = code
   if (by !== undefined) call.by = by
-  // A call that finished all the same was not stopped.
+  // A call finishing nevertheless was not stopped.
   else if (stateOf(told) === "done") delete call.by
   if (detail !== undefined) call.detail = detail
   if (originalLength !== undefined) call.originalLength = originalLength
@@ -621,7 +620,7 @@ const answer = (run: Run, call: Call, told: Answered, at: number): void => {
   closeWithin(run, call.path, call.state === "done" ? "done" : "cancelled", at)
 }
 
-/** Returns a value with the members of its objects in the order of their names. */
+/** Returns a value with object members sorted by name. */
 const ordered = (value: unknown): unknown =>
   typeof value !== "object" || value === null
     ? value
@@ -634,14 +633,14 @@ const ordered = (value: unknown): unknown =>
 const isSame = (left: unknown, right: unknown): boolean =>
   JSON.stringify(ordered(left)) === JSON.stringify(ordered(right))
 
-/** Takes the arguments with which a call runs, and keeps those that the model gave where they are others. */
+/** Takes the arguments a call runs with, keeping the model's if different. */
 const runWith = (call: Call, ran: unknown): void => {
   if (ran === undefined) return
   if (call.arguments !== undefined && !isSame(call.arguments, ran)) call.original ??= call.arguments
   call.arguments = ran
 }
 
-/** Marks a call that waits as decided, until a run has the decision. */
+/** Marks a waiting call as decided, until a run has the decision. */
 export const decide = (run: Run, path: string, decision: Decision): void => {
   const call = run.calls.get(path)
   if (call === undefined || call.state !== "asks" || call.decided === decision) return
@@ -650,8 +649,8 @@ export const decide = (run: Run, path: string, decision: Decision): void => {
 }
 
 /**
- * Marks the call of an earlier run that a later run answers or carries on. Returns `false` where the earlier run has no
- * such call that waits, or that was marked as one that runs.
+ * Marks an earlier run's call as answered or carried on by a later run. Returns `false` if the earlier run has no such
+ * waiting call, or the call was already marked as running.
  */
 export const settle = (earlier: Run, settled: Settled): boolean => {
   const call = earlier.calls.get(settled.path)
@@ -668,7 +667,7 @@ export const settle = (earlier: Run, settled: Settled): boolean => {
   return true
 }
 
-/** Returns a call of an earlier run that this one carries on, as the earlier run is to have it. */
+/** Returns the earlier run's version of a call carried on by this run. */
 export const carriedOn = (call: Call): Settled | undefined => {
   const { content, code, by, detail, ended, owner, path, state, turn } = call
   return owner !== "" || turn >= 0 || state === "asks" || state === "asked"
@@ -685,7 +684,7 @@ export const carriedOn = (call: Call): Settled | undefined => {
     }
 }
 
-/** The time of an event in the run, which never goes back. */
+/** Returns an event's time in the run, which never goes back. */
 const timeOf = (run: Run, at: number | undefined): number => {
   if (typeof at !== "number") return run.now
   run.startedAt ??= at
@@ -709,7 +708,7 @@ const waitsOf = (call: Call, owner: string, waited: Waited, started: number): Ar
   }).toReversed()
 }
 
-/** Takes a usage out of a sum. */
+/** Subtracts a usage from a sum. */
 const without = (sum: Usage, part: Usage): Usage => {
   const rest: { [name: string]: number | string } = { ...sum }
   for (const [name, count] of Object.entries(part)) {
@@ -719,7 +718,7 @@ const without = (sum: Usage, part: Usage): Usage => {
   return rest
 }
 
-/** Forgets the runs inside the call of that owner, whose events all follow. */
+/** Forgets the runs inside the owner's call, because all their events follow. */
 const forget = (run: Run, owner: string): void => {
   const isWithin = (other: string): boolean => other === owner || other.startsWith(`${owner}/`)
   if (!run.last.has(owner)) return
@@ -751,7 +750,7 @@ const usedBy = ({ nested, total, usage }: Run): Used => ({
   ...(total === undefined ? {} : { total })
 })
 
-/** Takes an event of the run, or of the run inside the call that `owner` names. */
+/** Takes an event of the run, or of the run inside the call with path `owner`. */
 const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefined): void => {
   const at = event.at ?? outerAt
   const now = timeOf(run, at)
@@ -764,7 +763,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
     case "RunStarted":
       if (owner !== "") return forget(run, owner)
       if (run.version === 1) return
-      // Another run continues this one behind answers.
+      // Another run continues this run after answers.
       if (event.runId !== run.id && run.end !== undefined) run.before = usedBy(run)
       else run.resumed.push(now)
       delete run.end
@@ -778,7 +777,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       return
     case "RequestStarted": {
       const next = isOpen ? turn : openTurn(run, owner, now)
-      // The end of its process cut an earlier reply.
+      // The end of its process cut off an earlier reply.
       if (requestOf(next) !== undefined || next.parts.length > 0) discard(run, next, now, undefined)
       const { model, provider } = event
       next.requests.push({
@@ -852,13 +851,13 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
     }
     case "ToolExecutionStarted": {
       if (isReplayed && call?.started !== undefined) return
-      // A call of an earlier turn is announced by its start alone, and waited before.
+      // A call from an earlier turn is announced only by its start, after its wait.
       const waited = event.waited?.reduce((sum, { millis }) => sum + millis, 0) ?? 0
       const since = Math.max(0, now - waited)
       const known = call ?? begin(run, owner, event.id, event.name, undefined, since)
       close(known, now)
       runWith(known, event.arguments)
-      // A journal tells the calls of a reply when the reply has ended.
+      // A journal tells a reply's calls after the reply has ended.
       if (event.asked !== undefined) {
         standAt(run, known, call === undefined ? since : Math.min(timeOf(run, event.asked), now))
       }
@@ -935,7 +934,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       return
     case "MessageDelivered":
     case "MessageRefused": {
-      // A message has one fate, which a stream may tell again.
+      // A message has one fate, possibly repeated in a stream.
       if (owner !== "" || run.sent.some(({ id }) => id === event.id)) return
       const told: Partial<Extract<Told, { readonly _tag: "MessageDelivered" | "MessageRefused" }>> & {
         readonly content?: unknown
@@ -967,7 +966,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (owner === "") run.output = { value: event.value, isWhole: event._tag === "OutputCompleted" }
       return
     case "StopAccepted": {
-      // The path of a call is whole in the event.
+      // The event contains the whole call path.
       if (event.call !== undefined) {
         const stop = { at: now, by: event.by }
         run.stops.set(event.call, stop)
@@ -984,20 +983,18 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
   }
 }
 
-/** Notes the first piece of a reply whose request has no event. */
+/** Notes the first piece of a reply without a request event. */
 const hear = (turn: Turn, now: number): void => {
   const request = requestOf(turn)
   if (request === undefined || request.first !== undefined) return
   turn.first = request.first = now
 }
 
-/**
- * Returns the largest number of calls that ran at once. The events of a journal tell a run inside a call at its end.
- */
+/** Returns the largest number of concurrent calls. A journal tells a nested run's events at the end of the call. */
 const mostOf = (run: Run): number => {
   const attempts = run.list.flatMap((call) => call.attempts)
   const starts = Float64Array.from(attempts, ({ from }) => from).sort()
-  // A call that ends at once has run all the same.
+  // A call ending immediately still ran.
   const ends = Float64Array.from(attempts, ({ from, to = Infinity }) => Math.max(to, from + 0.001)).sort()
   let [most, ended] = [0, 0]
   for (let started = 0; started < starts.length; started++) {
@@ -1046,7 +1043,7 @@ const complete = (
     const left = run.calls.get(ids.map(written).join("/")) ?? run.calls.get([...ids, id].map(written).join("/"))
     if (left !== undefined) left.abandoned = ageMillis
   }
-  // A call that has not stopped in time failed, unless it was to stop with its run.
+  // A call that did not stop in time failed, unless its whole run was to stop.
   if (outcome._tag === "Cancelled") {
     for (const call of run.list) if (call.code === "abandoned") turnTo(run, call, "cancelled")
   }

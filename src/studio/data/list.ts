@@ -1,24 +1,24 @@
-/** The list of the sessions of an agent, as far as it was read. */
+/** An agent's session list, as far as read. */
 import type * as Client from "./client.ts"
 
-/** The part of the list that a page shows. */
+/** Part of the list shown on the page. */
 export interface Snapshot {
   readonly sessions: ReadonlyArray<Client.Listed>
   readonly query: string
   readonly hasMore: boolean
-  /** The query of which `sessions` are the answer. */
+  /** Query answered by `sessions`. */
   readonly found: string
-  /** `false` until the list was read once. */
+  /** `false` until the first reading. */
   readonly isRead: boolean
 }
 
-/** Interval in milliseconds at which a page that is seen reads the list again. */
+/** Interval in milliseconds for a visible page to read the list again. */
 const interval = 15_000
 
-/** Time in milliseconds for which changes are gathered. */
+/** Time in milliseconds for gathering changes. */
 const gathering = 150
 
-/** The sessions of an agent, until another agent is chosen. */
+/** Sessions of an agent, until another agent is chosen. */
 export class List {
   readonly agent: string
   private readonly client: Client.Client
@@ -26,7 +26,7 @@ export class List {
   private state: Snapshot = { sessions: [], query: "", found: "", hasMore: false, isRead: false }
   private next: string | undefined
   private pages = 1
-  /** Number of the last request: an earlier one that is answered later is out of date. */
+  /** Number of the last request: a late answer to an earlier request is out of date. */
   private last = 0
   private timer: ReturnType<typeof setInterval> | undefined
   private soon: ReturnType<typeof setTimeout> | undefined
@@ -36,7 +36,7 @@ export class List {
     this.agent = agent
   }
 
-  /** Begins to read the list. */
+  /** Begins reading the list. */
   open(): void {
     this.refresh()
     this.timer = setInterval(() => {
@@ -45,7 +45,7 @@ export class List {
     document.addEventListener("visibilitychange", this.refresh)
   }
 
-  /** Ends what the list asks of the server. */
+  /** Ends the list's requests to the server. */
   close(): void {
     clearInterval(this.timer)
     clearTimeout(this.soon)
@@ -65,7 +65,7 @@ export class List {
     for (const listener of this.listeners) listener()
   }
 
-  /** Reads the list again soon, once for the changes until then. */
+  /** Reads the list again soon, once for all changes until then. */
   readonly refresh = (): void => {
     clearTimeout(this.soon)
     this.soon = setTimeout(() => void this.load(), gathering)
@@ -78,7 +78,7 @@ export class List {
     this.refresh()
   }
 
-  /** Reads one page more. */
+  /** Reads one more page. */
   readonly more = (): void => {
     if (this.next === undefined) return
     this.pages++
@@ -99,7 +99,7 @@ export class List {
         if (next === undefined) break
       }
     } catch {
-      // The list that is shown stays, and is read again at the next change.
+      // The shown list stays, and is read again at the next change.
       return
     }
     this.next = next

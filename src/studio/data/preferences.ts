@@ -1,9 +1,9 @@
-/** The preferences about the page itself: widths and the scheme. Nothing of a session is stored in a browser. */
+/** Preferences about the page itself: widths and the colour scheme. Browsers store no session data. */
 
-/** The scheme of the colours. */
+/** Colour scheme. */
 export type Scheme = "system" | "light" | "dark"
 
-/** Reads a preference. Returns nothing where a browser stores none. */
+/** Reads a preference. Returns `undefined` if the browser stores nothing. */
 const read = (name: string): string | undefined => {
   try {
     return localStorage.getItem(`studio.${name}`) ?? undefined
@@ -16,17 +16,17 @@ const write = (name: string, value: string): void => {
   try {
     localStorage.setItem(`studio.${name}`, value)
   } catch {
-    // A browser that stores nothing keeps the preference as long as the page.
+    // The preference lasts as long as the page in a browser without storage.
   }
 }
 
-/** Returns the scheme that was chosen. */
+/** Returns the chosen scheme. */
 export const scheme = (): Scheme => {
   const stored = read("scheme")
   return stored === "light" || stored === "dark" ? stored : "system"
 }
 
-/** Shows the page in a scheme, and keeps the choice. */
+/** Shows the page in a scheme, and stores the choice. */
 export const chooseScheme = (scheme: Scheme): void => {
   write("scheme", scheme)
   showScheme(scheme)
@@ -38,11 +38,11 @@ export const showScheme = (scheme: Scheme): void => {
   else document.documentElement.dataset["scheme"] = scheme
 }
 
-/** Returns the part of the width beside the list that the picture takes, in percent. */
+/** Returns the picture's share of the width beside the list, in percent. */
 export const pictureWidth = (): number => {
   const stored = Number(read("picture"))
   return stored >= 25 && stored <= 80 ? stored : 60
 }
 
-/** Keeps the width of the picture. */
+/** Stores the picture width. */
 export const keepPictureWidth = (percent: number): void => write("picture", String(Math.round(percent)))

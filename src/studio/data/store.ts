@@ -1,63 +1,63 @@
 /**
- * The session that a page shows: its runs as the server keeps them, and what happens in them from then on. Events are
- * folded at once, and listeners are called once a frame.
+ * The session on a page: its runs as kept by the server, and their later events. Events are folded immediately, and
+ * listeners are called once per frame.
  */
 import type * as Event from "../../Event.ts"
 import * as Client from "./client.ts"
 import * as Fold from "./fold.ts"
 
-/** A run of the session, with the message that began it. */
+/** A run of the session, with its first message. */
 export interface Shown {
   readonly run: Fold.Run
-  /** The version of the run. The run itself is changed in place. */
+  /** Version of the run. The run itself changes in place. */
   readonly version: number
-  /** The run together with those behind whose answers it continues. Left out of a run that continues none. */
+  /** The run combined with the runs it continues after answers. Absent unless it continues a run. */
   readonly whole?: Fold.Run
-  /** `true` of a run that another one continues, which has it in `whole`. */
+  /** `true` for a run continued by another, which includes it in `whole`. */
   readonly isContinued: boolean
-  /** The message that began it. Left out of a run that continues behind answers. */
+  /** Message beginning the run. Absent for a run continuing after answers. */
   readonly message?: Client.Submitted
-  /** `true` of a part of the conversation with which the session began. It has no times. */
+  /** `true` for a part of the session's initial conversation, which has no times. */
   readonly isKept: boolean
 }
 
-/** A message that no run has. */
+/** A message without a run. */
 export interface Letter extends Client.Submitted {
-  /** The fate so far. Left out until the server has accepted the message. */
+  /** Fate so far. Absent until the server has accepted the message. */
   readonly fate?: "waiting" | "withdrawn" | "refused"
-  /** Reason of its refusal. */
+  /** Reason for its refusal. */
   readonly reason?: string
-  /** `true` where this page has sent it. */
+  /** `true` if this page sent the message. */
   readonly isOwn?: boolean
 }
 
-/** Tells whether a message has its fate, and no run takes it any more. */
+/** Tells whether a message has its fate, without a run to take it. */
 const isSettled = ({ fate }: Letter): boolean => fate === "withdrawn" || fate === "refused"
 
-/** The part of a session that a page shows. */
+/** Part of a session shown on the page. */
 export interface Snapshot {
   readonly agent: string
   readonly id: string
-  /** `new` until its first message is sent, `loading` until it was read once, `gone` where there is none any more. */
+  /** `new` until its first message is sent, `loading` until first read, `gone` if it no longer exists. */
   readonly state: "new" | "loading" | "ready" | "gone"
-  /** The runs, oldest first. */
+  /** Runs, oldest first. */
   readonly shown: ReadonlyArray<Shown>
-  /** Messages that no run has, oldest first: those that wait, and those withdrawn or refused since the last one. */
+  /** Messages without a run, oldest first: those waiting, and those withdrawn or refused since the last run. */
   readonly waiting: ReadonlyArray<Letter>
   readonly session: Client.KeptSession | undefined
-  /** The run that is under way. */
+  /** The run under way. */
   readonly running: Fold.Run | undefined
-  /** The calls that wait for an answer. */
+  /** Calls waiting for an answer. */
   readonly suspensions: ReadonlyArray<Event.PublicSuspension>
-  /** `true` where the last run failed, and can be tried again. */
+  /** `true` if the last run failed, and can be retried. */
   readonly isFailed: boolean
   readonly hasOlder: boolean
   readonly isStopping: boolean
-  /** The outcome of each call in the last stopped run. */
+  /** Outcome of each call in the last stopped run. */
   readonly report: Client.StopReport | undefined
-  /** A sentence about the connection, or about a request that was refused. */
+  /** Sentence about the connection, or about a refused request. */
   readonly notice: string
-  /** `true` where the journal alone tells of the run under way, and has had nothing new for a time. */
+  /** `true` if only the journal tells of the run under way, and has been quiet for a while. */
   readonly isSilent: boolean
 }
 
@@ -66,29 +66,29 @@ interface Entry {
   whole?: Fold.Run
   message?: Client.Submitted
   isKept: boolean
-  /** The run as a stream tells it again, until it is as far as `run`. */
+  /** The run as repeated by a stream, until it has caught up with `run`. */
   next?: Fold.Run
 }
 
-/** The first pause in milliseconds before a broken connection is opened again, and the longest. */
+/** First and longest pause in milliseconds before reconnecting. */
 const [firstPause, longestPause] = [500, 10_000]
 
-/** Number of runs that are read at once. */
+/** Number of runs per page. */
 const pageSize = 20
 
-/** Time in milliseconds without an event, behind which a run of which the journal alone tells is silent. */
+/** Time in milliseconds without an event before a run told only by the journal counts as silent. */
 const silence = 3_000
 
 const [deleted, missing] = ["This chat was deleted.", "There is no chat at this address."]
 
 const sentenceOf = (error: unknown): string => error instanceof Error ? error.message : "The request has failed."
 
-/** The sentence about answers that were refused, and the id of the one that it is about. */
+/** Sentence about refused answers, and the id of the answer concerned. */
 export type Unanswered = string | { readonly id: string; readonly sentence: string }
 
-/** The time of a page. */
+/** Timing of a page. */
 export interface Timing {
-  /** Calls a function before the next frame, and also on a page that is not drawn. */
+  /** Calls a function before the next frame, even on a page not being drawn. */
   readonly frame: (change: () => void) => void
   readonly pause: (millis: number) => Promise<void>
 }
@@ -101,22 +101,22 @@ const ofPage: Timing = {
   pause: (millis) => new Promise((resolve) => setTimeout(resolve, millis))
 }
 
-/** Returns what calls of a run under way wait for. It may be answered in advance. */
+/** Returns the waits of calls in a run under way. They may be answered in advance. */
 const waitingIn = (run: Fold.Run): ReadonlyArray<Event.PublicSuspension> =>
   run.counts.asks === 0 ?
     [] :
     Array.from(run.calls.values()).flatMap(({ decided, suspension }) => decided === undefined ? suspension ?? [] : [])
 
-/** The outcomes of runs that another run continues. */
+/** Outcomes of runs that another run continues. */
 const waits: ReadonlySet<string | undefined> = new Set(["AskUser", "ApprovalRequested", "ManualToolCalls"])
 
-/** Returns a copy of the run behind whose answers the next one continues. */
+/** Returns a copy of the run continued by the next after answers. */
 const continued = (before: Entry | undefined): { readonly whole?: Fold.Run } =>
   before !== undefined && waits.has(before.run.outcome?._tag)
     ? { whole: structuredClone(before.whole ?? before.run) }
     : {}
 
-/** Marks calls of earlier runs that a run has answered, or carries on. */
+/** Marks earlier runs' calls as answered or carried on by a run. */
 const settleAll = (run: Fold.Run, runs: ReadonlyArray<Fold.Run>, place: number): void => {
   const carried = Array.from(run.calls.values()).flatMap((call) => Fold.carriedOn(call) ?? [])
   for (const settled of [...run.settled, ...carried]) {
@@ -124,7 +124,7 @@ const settleAll = (run: Fold.Run, runs: ReadonlyArray<Fold.Run>, place: number):
   }
 }
 
-/** A session, from when a page shows it until another one is shown. */
+/** A session, from its first showing until another is shown. */
 export class Session {
   readonly agent: string
   readonly id: string
@@ -140,7 +140,7 @@ export class Session {
   private state: Snapshot["state"]
   private running: string | undefined
   private notice = ""
-  /** The notice that an answer did not reach the server, until the server is reached. */
+  /** Notice that an answer did not reach the server, until the server is reached. */
   private unreached: string | undefined
   private isStopping = false
   private report: Client.StopReport | undefined
@@ -149,19 +149,19 @@ export class Session {
   private lastId: string | undefined
   private deletion: Promise<unknown> | undefined
   private isTold = true
-  /** `true` until the first run of a stream that begins with the run under way. */
+  /** `true` until the first run in a stream that begins with the run under way. */
   private isAnew = false
   private isSilent = false
   private isListening = false
-  /** `true` where the last event came from the journal, and not from the process that drives the run. */
+  /** `true` if the last event came from the journal, rather than from the process driving the run. */
   private isKept = false
-  /** Counts events, so that a pause finds out whether one came. */
+  /** Counts events, so that a pause can tell whether any arrived. */
   private heard = 0
-  /** Ids of the answers that were given since the last run began. */
+  /** Ids of answers given since the last run began. */
   private readonly given = new Set<string>()
   private snapshot: Snapshot
 
-  /** `onChange` is called where the list of sessions may have changed. */
+  /** `onChange` is called if the session list may have changed. */
   constructor(
     client: Client.Client,
     agent: string,
@@ -178,12 +178,12 @@ export class Session {
     this.snapshot = this.take()
   }
 
-  /** Begins to read the session. */
+  /** Begins reading the session. */
   open(): void {
     if (this.state === "loading") void this.follow()
   }
 
-  /** Ends what the session asks of the server. */
+  /** Ends the session's requests to the server. */
   close(): void {
     this.abort.abort()
     this.listeners.clear()
@@ -194,7 +194,7 @@ export class Session {
     return () => void this.listeners.delete(listener)
   }
 
-  /** Returns what is shown. It is the same object until a frame has changed it. */
+  /** Returns the shown state: the same object until a frame has changed it. */
   readonly read = (): Snapshot => this.snapshot
 
   private get isClosed(): boolean {
@@ -251,7 +251,7 @@ export class Session {
 
   // Reading.
 
-  /** Folds a run as the server keeps it, unless the one that is here has more. */
+  /** Folds a run as kept by the server, unless the page's own copy has more. */
   private keep({ events, message, runId, startedAt }: Client.KeptRun, before: Entry | undefined): Entry {
     const known = this.entries.get(runId)
     const entry = known ?? { run: Fold.make(runId, startedAt), isKept: startedAt === undefined }
@@ -260,7 +260,7 @@ export class Session {
     if (isFolded || known.run.end === undefined && known.run.id !== this.running) {
       const run = Fold.make(runId, startedAt)
       for (const event of events) Fold.take(run, event)
-      // The conversation with which a session began has no ends of runs.
+      // A session's initial conversation has no run ends.
       if (startedAt === undefined) run.end ??= run.now
       if (isFolded || run.end !== undefined) {
         entry.run = run
@@ -272,7 +272,7 @@ export class Session {
     return entry
   }
 
-  /** Takes a page of runs: the newest ones, or those before the ones that are here. */
+  /** Merges a page of runs: the newest, or those before the known runs. */
   private merge({ before, runs, session }: Client.RunsPage, isOlder: boolean): void {
     const known = Array.from(this.entries)
     const place = known.findIndex(([id]) => id === runs[0]?.runId)
@@ -307,7 +307,7 @@ export class Session {
     if (!isOlder) { for (const { fate, id } of others) if (fate === "waiting") void this.find(id) }
   }
 
-  /** Keeps the fate of a message that waits. */
+  /** Stores the fate of a waiting message. */
   private settle(message: string, { became, reason }: Client.Fate): void {
     if (became !== "withdrawn" && became !== "refused") return
     this.waiting = this.waiting.map((letter) =>
@@ -316,13 +316,13 @@ export class Session {
     this.tell()
   }
 
-  /** Finds out what became of a message that waits no more, and that no known run has. */
+  /** Finds out the fate of a message no longer waiting and unknown to every run. */
   private async find(message: string): Promise<void> {
-    // The events of a run have the fate of a message that it took.
+    // A run's events report the fate of a message it took.
     await this.client.fate(this.agent, this.id, message).then((fate) => this.settle(message, fate), () => {})
   }
 
-  /** Reads the session again: its facts, and runs that ended while no stream was open. */
+  /** Reads the session again: its facts, and runs that ended without an open stream. */
   private async refresh(limit: number): Promise<void> {
     const page = await this.client.runs(this.agent, this.id, { limit, signal: this.abort.signal })
     this.merge(page, false)
@@ -330,7 +330,7 @@ export class Session {
     this.tell()
   }
 
-  /** Reads the runs before the ones that are here. */
+  /** Reads the runs before the known ones. */
   readonly readOlder = (): Promise<void> => {
     const { older } = this
     if (older === undefined) return Promise.resolve()
@@ -340,7 +340,7 @@ export class Session {
       signal: this.abort.signal
     })
       .then((page) => {
-        // The facts of a session are those of its newest page.
+        // A session's facts come from its newest page.
         const { session = page.session, suspensions, waiting } = this
         this.merge({ ...page, session }, true)
         this.suspensions = suspensions
@@ -351,14 +351,14 @@ export class Session {
     return this.reading
   }
 
-  /** Follows the session until another one is shown, over broken connections. */
+  /** Follows the session until another is shown, reconnecting after failures. */
   private async follow(): Promise<void> {
     let pause = firstPause
     while (!this.isClosed) {
       try {
         const response = await this.client.events(this.agent, this.id, this.lastId, this.abort.signal)
         this.isAnew = this.lastId === undefined
-        // A run that ended before the stream was open is not in it.
+        // The stream does not contain a run that ended before it was open.
         await this.refresh(pageSize)
         if (this.lastId === undefined) {
           const last = Array.from(this.entries.values()).at(-1)?.run
@@ -378,7 +378,7 @@ export class Session {
         } else if (status === 400 || status === 404) {
           await this.deletion
           if (this.isClosed) return
-          // The address of a session that was never shown may be wrong.
+          // The address of a session never shown may be wrong.
           this.notice = this.state === "ready" ? deleted : missing
           this.state = "gone"
           this.running = undefined
@@ -389,13 +389,13 @@ export class Session {
         }
       }
       await this.timing.pause(pause)
-      // A deletion by this page may end the stream before it is answered.
+      // This page's deletion may end the stream before its own answer arrives.
       await this.deletion
       pause = Math.min(pause * 2, longestPause)
     }
   }
 
-  /** Finds out whether the journal of a run has something new. */
+  /** Finds out whether a run's journal has something new. */
   private async listen(): Promise<void> {
     if (this.isListening) return
     this.isListening = true
@@ -413,7 +413,7 @@ export class Session {
     const event = JSON.parse(data)
     this.heard++
     this.isSilent = false
-    // The middle of an offset is the number of the attempt in the process that tells of it. The journal has none.
+    // The middle of an offset is the attempt number in the telling process. Journal offsets have none.
     this.isKept = id?.split(".").at(-2) === "0"
     if (this.isKept) void this.listen()
     if (id !== undefined) this.lastId = id
@@ -423,7 +423,7 @@ export class Session {
     this.tell()
   }
 
-  /** Begins to fold a run again, which the stream tells from its beginning. What is shown stays until then. */
+  /** Begins to fold a run again, as repeated by the stream from its beginning. Until then the shown state stays. */
   private again(runId: string): void {
     const entry = this.entries.get(runId)
     if (entry !== undefined) entry.next = Fold.make(runId)
@@ -439,7 +439,7 @@ export class Session {
     const answered = run.settled.length
     if (event._tag === "MessageDelivered" || event._tag === "MessageRefused") {
       const letter = this.waiting.find(({ id }) => id === event.id)
-      // The event of a refusal has no content.
+      // A refusal event has no content.
       if (letter !== undefined) Object.assign(event, { content: letter.content })
       this.waiting = this.waiting.filter((other) => other !== letter)
     }
@@ -458,7 +458,7 @@ export class Session {
     if (next !== undefined && (next.end !== undefined || next.now >= entry.run.now)) {
       entry.run = next
       delete entry.next
-      // Events that were told again are not in it.
+      // Repeated events are not included.
       delete entry.whole
     }
     if (event._tag === "ChatCompleted") this.complete(run)
@@ -480,7 +480,7 @@ export class Session {
         ...(message === undefined ? {} : { message })
       })
       this.waiting = this.waiting.filter((letter) => letter !== message)
-      // The message of another page is not in the stream, nor is which one of several.
+      // The stream neither contains another page's message, nor tells which of several it was.
       if (message === undefined || others.length > 0) void this.refresh(3).catch(() => {})
     } else if (this.isAnew && known.run.version > 0) known.next = Fold.make(runId)
     this.isAnew = false
@@ -496,14 +496,14 @@ export class Session {
 
   // Writing.
 
-  /** Sends a request, and shows why it was refused. Succeeds with the sentence then. */
+  /** Sends a request, and shows the reason for a refusal. Succeeds with the refusal sentence, if any. */
   async attempt(sent: () => Promise<string | undefined | void>): Promise<string | undefined> {
     const refused = await sent().catch(sentenceOf)
     this.note(refused ?? "")
     return refused ?? undefined
   }
 
-  /** Sends a message, which `mode` gives its place. Succeeds with a sentence where it was refused. */
+  /** Sends a message to the destination `mode`. Succeeds with a sentence if refused. */
   async send(content: string, mode?: Client.Mode): Promise<string | undefined> {
     const said = { id: Client.newId(), content, ...(mode === undefined ? {} : { mode }) }
     this.waiting = [...this.waiting.filter((letter) => !isSettled(letter)), { ...said, isOwn: true }]
@@ -524,7 +524,7 @@ export class Session {
     return undefined
   }
 
-  /** Takes a message back. Succeeds with a sentence where that was refused, or where it came too late. */
+  /** Withdraws a message. Succeeds with a sentence if refused, or too late. */
   async withdraw(message: string): Promise<string | undefined> {
     return await this.attempt(async () => {
       const fate = await this.client.withdraw(this.agent, this.id, message)
@@ -540,9 +540,9 @@ export class Session {
   }
 
   /**
-   * Answers calls that wait. Succeeds with a sentence where the answers were refused, and the calls wait on. A refused
-   * answer to a call that does not wait any more, and one that did not reach the server, have their sentence as notice.
-   * A refusal of one answer among several has its id.
+   * Answers waiting calls. Succeeds with a sentence if the answers were refused and the calls still wait. If an answer
+   * was refused because its call no longer waits, or failed to reach the server, its sentence becomes the notice. A
+   * refusal of one answer among several has its id.
    */
   async answer(answers: ReadonlyArray<Client.Answer>): Promise<Unanswered | undefined> {
     try {
@@ -567,18 +567,18 @@ export class Session {
     return undefined
   }
 
-  /** Reads the session again, which another page may have changed without a run. */
+  /** Reads the session again, after possible changes by another page without a run. */
   readonly look = async (): Promise<void> => {
     try {
       await this.refresh(1)
       if (this.unreached === this.notice) this.note("")
       this.unreached = undefined
     } catch {
-      // The page keeps what it shows, and reads it again later.
+      // The page keeps its content, and reads the session again later.
     }
   }
 
-  /** Stops the run that is under way. */
+  /** Stops the run under way. */
   async stop(): Promise<void> {
     if (this.running === undefined || this.isStopping) return
     this.isStopping = true
@@ -588,28 +588,28 @@ export class Session {
     this.tell()
   }
 
-  /** Stops one call of the run that is under way, by its path. */
+  /** Stops one call of the run under way, by its path. */
   async stopCall(path: string): Promise<void> {
     await this.attempt(() => this.client.stopCall(this.agent, this.id, path))
   }
 
-  /** Asks again before calls of a tool that were allowed for the session. */
+  /** Requires approval again for a tool's calls previously allowed for the session. */
   async forget(tool: string): Promise<void> {
     await this.attempt(() => this.client.forget(this.agent, this.id, tool))
     await this.learn()
   }
 
-  /** Reads the facts of the session again, such as its title. */
+  /** Reads the session facts again, such as its title. */
   async learn(): Promise<void> {
     await this.refresh(1).catch(() => {})
   }
 
-  /** Tries again what broke. */
+  /** Retries the failed run. */
   async retry(): Promise<void> {
     await this.attempt(() => this.client.retry(this.agent, this.id))
   }
 
-  /** Deletes the session. Succeeds with a sentence where that was refused. */
+  /** Deletes the session. Succeeds with a sentence if refused. */
   async remove(): Promise<string | undefined> {
     const deletion = this.attempt(() => this.client.remove(this.agent, this.id))
     this.deletion = deletion.then((refused) => refused === undefined ? this.close() : undefined)

@@ -1,22 +1,22 @@
 /**
- * The state of the page: the agents, the chosen one, its list of sessions, and the session that is shown. The address
- * names the last two, as `#AGENT/SESSION`.
+ * State of the page: the agents, the chosen agent, its session list, and the shown session. The address names the last
+ * two, as `#AGENT/SESSION`.
  */
 import * as Client from "./client.ts"
 import * as Lists from "./list.ts"
 import * as Store from "./store.ts"
 
-/** The part of the state that a page shows beside the session. */
+/** Part of the state shown beside the session. */
 export interface Snapshot {
-  /** The agents. Left out until they are known. */
+  /** Agents. Absent until known. */
   readonly agents: ReadonlyArray<Client.Agent> | undefined
-  /** The facts about the chosen agent. */
+  /** Facts about the chosen agent. */
   readonly facts: Client.Facts | undefined
   readonly list: Lists.List | undefined
   readonly session: Store.Session | undefined
-  /** Ids of the sessions for which a text was typed and not sent. */
+  /** Ids of sessions with typed but unsent text. */
   readonly drafted: ReadonlySet<string>
-  /** The reason for which there is nothing to show, or not what the address names. */
+  /** Reason for showing nothing, or not showing the session in the address. */
   readonly notice: string
 }
 
@@ -31,22 +31,22 @@ const placeOf = (hash: string): readonly [agent: string, id: string | undefined]
   return [agent, id === "" ? undefined : id]
 }
 
-/** Returns the address of a session, or of a new one. */
+/** Returns the address of a session, or of a new session. */
 export const addressOf = (agent: string, id?: string): string =>
   `#${encodeURIComponent(agent)}${id === undefined ? "" : `/${encodeURIComponent(id)}`}`
 
-/** The state of a page, which lasts as long as the page. */
+/** State of a page, lasting as long as the page. */
 export class Studio {
   readonly client: Client.Client
-  /** Texts that were typed and not sent, by session. They are in memory only. */
+  /** Typed but unsent texts, by session. Kept only in memory. */
   private readonly drafts = new Map<string, string>()
-  /** Sentences about branches that have just begun, by session. */
+  /** Sentences about newly begun branches, by session. */
   readonly warnings = new Map<string, string>()
   private readonly listeners = new Set<() => void>()
-  /** The other pages of this browser. They read a session again that one of them has sent a message to. */
+  /** Other pages in this browser. After one of them sends a message, they read its session again. */
   private others: BroadcastChannel | undefined
   private readonly facts = new Map<string, Client.Facts>()
-  /** The message at which a session is to be shown, by session. `""` is the first one behind its branch. */
+  /** Message at which to show a session, by session id. `""` is the first message after its branch point. */
   readonly places = new Map<string, string>()
   private state: Snapshot = {
     agents: undefined,
@@ -73,12 +73,12 @@ export class Studio {
     for (const listener of this.listeners) listener()
   }
 
-  /** Returns the text that was typed for a session and not sent. */
+  /** Returns the typed but unsent text for a session. */
   draftOf(id: string): string {
     return this.drafts.get(id) ?? ""
   }
 
-  /** Keeps a text that is typed for a session. */
+  /** Stores a text being typed for a session. */
   keepDraft(id: string, text: string): void {
     const { drafted } = this.state
     if (text === "") this.drafts.delete(id)
@@ -86,7 +86,7 @@ export class Studio {
     if (drafted.has(id) !== this.drafts.has(id)) this.change({ drafted: new Set(this.drafts.keys()) })
   }
 
-  /** Reads the agents, and shows what the address names. */
+  /** Reads the agents, and shows the session in the address. */
   async start(): Promise<void> {
     addEventListener("hashchange", () => this.show())
     addEventListener("focus", () => void this.state.session?.look())
@@ -103,7 +103,7 @@ export class Studio {
     this.show()
   }
 
-  /** Shows what the address names: a session, or a new one. */
+  /** Shows the session in the address, existing or new. */
   private show(): void {
     const { agents = [], list, session } = this.state
     const [named, id] = placeOf(location.hash)
@@ -129,7 +129,7 @@ export class Studio {
 
   private async learn(agent: string): Promise<void> {
     const { description = "" } = this.state.agents?.find(({ name }) => name === agent) ?? {}
-    // A page without them has the name and the description.
+    // A page without facts has the name and the description.
     const facts = await this.client.facts(agent).catch((): Client.Facts => ({ name: agent, description }))
     this.facts.set(agent, facts)
     if (this.state.session?.agent === agent) this.change({ facts })
@@ -137,7 +137,7 @@ export class Studio {
 
   /** Shows a new session. */
   readonly begin = (agent = this.state.session?.agent ?? ""): void => {
-    // The address may be that of a new session already.
+    // The address may already belong to a new session.
     if (location.hash === addressOf(agent)) {
       this.state.session?.close()
       this.change({ session: undefined })
@@ -145,7 +145,7 @@ export class Studio {
     } else location.hash = addressOf(agent)
   }
 
-  /** Sends a message. The address names its session from then on. */
+  /** Sends a message. From then on the address names its session. */
   async send(content: string, mode?: Client.Mode): Promise<string | undefined> {
     const { session } = this.state
     if (session === undefined) return undefined
@@ -158,7 +158,7 @@ export class Studio {
     return refused
   }
 
-  /** Takes a message back. Succeeds with a sentence where that was refused, or where it came too late. */
+  /** Withdraws a message. Succeeds with a sentence if refused, or too late. */
   async withdraw(message: string): Promise<string | undefined> {
     const { session } = this.state
     const refused = await session?.withdraw(message)
@@ -167,8 +167,8 @@ export class Studio {
   }
 
   /**
-   * Begins a branch before a message, with other content or with the same again. `known` are the names of calls whose
-   * effects the person has accepted. Succeeds with a sentence where it was refused.
+   * Begins a branch before a message, with other content or the same again. `known` are the names of calls whose
+   * effects the person has accepted. Succeeds with a sentence if refused.
    */
   async branch(
     message: Client.Said,
@@ -191,13 +191,13 @@ export class Studio {
     return undefined
   }
 
-  /** Shows another branch at the message at which it branched: `""` for the first message of its own. */
+  /** Shows another branch at its branching message: `""` for the first message of its own. */
   readonly stepTo = (agent: string, id: string, message: string): void => {
     this.places.set(id, message)
     location.hash = addressOf(agent, id)
   }
 
-  /** Deletes a session. Succeeds with a sentence where that was refused. */
+  /** Deletes a session. Succeeds with a sentence if refused. */
   async remove(agent: string, id: string): Promise<string | undefined> {
     const { session } = this.state
     const isShown = session?.agent === agent && session.id === id
@@ -211,7 +211,7 @@ export class Studio {
     return undefined
   }
 
-  /** Names or pins a session. Succeeds with a sentence where that was refused. */
+  /** Names or pins a session. Succeeds with a sentence if refused. */
   async label(
     agent: string,
     id: string,
