@@ -1,4 +1,4 @@
-/** The application: the list of sessions, the chat, and the picture beside it. */
+/** The application: session list, chat, and the picture beside it. */
 import {
   type CSSProperties,
   lazy,
@@ -29,21 +29,24 @@ import { plainOf } from "./parts/plain.ts"
 import { beginningOf, effectsBehind, useBranches } from "./sessions/Branches.tsx"
 import { List } from "./sessions/List.tsx"
 
-/** Tells whether keys of a target are text. */
+/** Tells whether a target takes keys as text. */
 const isField = (target: EventTarget | null): boolean =>
   target instanceof HTMLElement && target.closest("input, textarea, select, [contenteditable]") !== null
 
-/** Tells whether something is open that has the keys for itself. */
+/** Tells whether an open element takes all keys. */
 const isCovered = (): boolean => document.querySelector("dialog[open], [popover]:popover-open") !== null
 
-/** Shows the session that is so many places behind the one that is shown. */
+/** Shows the session a number of places after the shown session. */
 const step = (places: 1 | -1): void => {
   const links = Array.from(document.querySelectorAll<HTMLAnchorElement>("#sessions a"))
   const at = links.findIndex((link) => link.getAttribute("aria-current") === "page")
   links[at < 0 ? 0 : at + places]?.click()
 }
 
-/** Returns the schemes in the order in which a button changes them. Each step from that of the system is seen. */
+/**
+ * Returns the colour schemes in the order in which a button changes them. Each step from the system's scheme is
+ * visible.
+ */
 const schemesOf = (): ReadonlyArray<Preferences.Scheme> =>
   matchMedia("(prefers-color-scheme: dark)").matches ? ["system", "light", "dark"] : ["system", "dark", "light"]
 
@@ -74,10 +77,10 @@ const silence =
   "The run is in another process, which shows whole replies and calls. If that process has ended, the run "
   + "waits to be taken over."
 
-/** Returns what a stop has left, in a sentence. */
+/** Returns a sentence about calls still running after a stop. */
 const leftOf = ({ report, shown }: Store.Snapshot): string => {
   const run = shown.at(-1)?.run
-  // The answer itself says what its run left running.
+  // The answer itself names the calls left running by its run.
   const said = new Set(run?.abandoned.map(({ id }) => id))
   const left = [...report?.refused ?? [], ...report?.unknown ?? []].filter((id) => !said.has(id))
   if (left.length === 0) return ""
@@ -86,27 +89,27 @@ const leftOf = ({ report, shown }: Store.Snapshot): string => {
   return `Stopped. These may still have an effect: ${names.join(", ")}.`
 }
 
-/** The picture, which is loaded when it is opened. */
+/** Picture, loaded when opened. */
 const Picture = lazy(() => import("./run/Picture.tsx").then(({ Picture }) => ({ default: Picture })))
 
-/** The border of the picture, which comes with it. */
+/** Border of the picture, loaded with it. */
 const Divider = lazy(() => import("./Divider.tsx").then(({ Divider }) => ({ default: Divider })))
 
-/** The strip of an answer, which comes behind the text. */
+/** Strip of an answer, loaded after the text. */
 const Strip = lazy(() => import("./run/Strip.tsx").then(({ Strip }) => ({ default: Strip })))
 
 const asks = () => import("./chat/Asks.tsx")
 
-/** What waits for an answer, which a page that shows a conversation loads before it is needed. */
+/** Open approvals and questions. A page showing a conversation loads them in advance. */
 const Asks = later(async () => (await asks()).Asks)
 
-/** The form for an access token, which most servers do not ask for. */
+/** Access token form, not needed for most servers. */
 const Login = later(async () => (await import("./Login.tsx")).Login)
 
-/** The sentence of a branch that a person did not confirm. */
+/** Sentence about a branch a person did not confirm. */
 const unsent = "Nothing was sent."
 
-/** A branch that a person has to confirm, since calls behind its message may have changed something. */
+/** A branch for a person to confirm, because calls after its message may have changed something. */
 interface Asked {
   readonly names: ReadonlyArray<string>
   readonly onDone: (isWanted: boolean) => void
@@ -117,9 +120,9 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   readonly session: Store.Session
   readonly studio: Studio
   readonly onSide: ReactNode
-  /** `true` while the list is over it. */
+  /** `true` while the list covers the session. */
   readonly isBehind: boolean
-  /** Tells whether the picture is over all else. */
+  /** Tells whether the picture covers everything else. */
   readonly onCover: (isCovering: boolean) => void
 }): ReactNode => {
   const { agents = [], facts, list, notice: misled } = useSyncExternalStore(studio.subscribe, studio.read)
@@ -137,7 +140,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   const description = agents.find(({ name }) => name === agent)?.description ?? ""
   const title = snapshot.session?.title ?? ""
   const from = shown.findIndex(({ run }) => run.id === pictured)
-  // The last run of an answer has the picture of them all.
+  // An answer's last run has the picture of all its runs.
   const picture = from < 0 ? undefined : shown.slice(from).find(({ isContinued }) => !isContinued)
   const isCovering = picture !== undefined && (isWide || isNarrow)
   const isAsked = suspensions.length > 0
@@ -156,7 +159,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   const warning = studio.warnings.get(id) ?? ""
   const { allowed = [] } = snapshot.session ?? {}
 
-  /** Begins a branch, and asks before where calls behind its message may have changed something. */
+  /** Begins a branch, asking first if calls after its message may have changed something. */
   const branch = (message: Client.Said, content: Client.Said["content"]): Promise<string | undefined> => {
     const names = effectsBehind(latest.current.snapshot, message, latest.current.tools)
     if (names.length === 0) return studio.branch(message, content)
@@ -180,7 +183,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
     setOpened(false)
   }
 
-  /** Takes a message back. Its text is in the field again, unless another one is typed there. */
+  /** Withdraws a message. Its text returns to the field, unless another text is typed there. */
   const withdraw = async ({ content, id: message }: Store.Letter) => {
     const refused = await studio.withdraw(message)
     if (refused === undefined && studio.draftOf(id) === "" && typeof content === "string") {
@@ -194,7 +197,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
     void session.stopCall(path)
   }, [session])
 
-  // The actions of messages are the same object while nothing of them changes, so that messages are not drawn again.
+  // The actions object stays the same while nothing in it changes, so that messages are not drawn again.
   const canBranch = running === undefined && !isAsked
   const actions = useMemo((): Actions => ({
     strip: (run, version) => (
@@ -255,7 +258,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
     const onKey = (event: KeyboardEvent) => {
       if (event.defaultPrevented || event.isComposing || isCovered()) return
       if (event.key === "Escape") {
-        // A field has the key for itself, unless it is the one beside the button that stops.
+        // A field keeps the key for itself, except the field beside the stop button.
         if (isField(event.target) && (event.target as HTMLElement).id !== "message") return
         const isInside = aside.current?.contains(document.activeElement) === true
         if (isWide) setWide(false)
@@ -462,10 +465,10 @@ export const App = ({ studio }: { readonly studio: Studio }): ReactNode => {
       if (event.ctrlKey || event.metaKey || event.altKey || isField(event.target)) return
       switch (event.key) {
         case "/":
-          // On a wide screen it is always there.
+          // The list is always visible on a wide screen.
           if (burger.current?.offsetParent != null) setSideOpen(true)
           document.getElementById("search")?.focus()
-          // A list that was closed has its field at the next frame.
+          // A closed list has its field at the next frame.
           if (document.activeElement?.id !== "search") {
             requestAnimationFrame(() => document.getElementById("search")?.focus())
           }

@@ -1,17 +1,17 @@
-/** The border between the chat and the picture, which can be dragged and moved with the arrow keys. */
+/** The border between chat and picture, movable by dragging and with the arrow keys. */
 import { type ReactNode, useRef } from "react"
 
-/** The narrowest and the widest picture, in percent of the space beside the list. */
+/** Narrowest and widest picture, in percent of the space beside the list. */
 const [least, most] = [25, 80]
 
 const within = (percent: number): number => Math.min(most, Math.max(least, percent))
 
-/** The border between the chat and the picture. */
+/** The border between chat and picture. */
 export const Divider = ({ onEnd, onWidth, width }: {
-  /** Width of the picture, in percent of the space beside the list. */
+  /** Picture width, in percent of the space beside the list. */
   readonly width: number
   readonly onWidth: (percent: number) => void
-  /** The width is to be kept. */
+  /** Receives the width to store. */
   readonly onEnd: (percent: number) => void
 }): ReactNode => {
   const last = useRef(width)

@@ -1,8 +1,8 @@
-/** The form for an access token. What the page shows stays, and so does what was typed. */
+/** Access token form. The page keeps its content and all typed text. */
 import { type ReactNode, useEffect, useRef } from "react"
 import type * as Client from "./data/client.ts"
 
-/** The form for an access token. */
+/** Access token form. */
 export const Login = ({ login, onToken }: {
   readonly login: Client.Login
   readonly onToken: (token: string) => void

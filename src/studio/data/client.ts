@@ -74,7 +74,7 @@ export interface Said {
   readonly content: Message.Content
 }
 
-/** Destination of a message: the next turn of the run under way, the end of that run, or the next run. */
+/** Message destination: the current run's next turn, its end, or the next run. */
 export type Mode = "steer" | "follow" | "next"
 
 /** A message not yet taken by a run. */

@@ -14,7 +14,7 @@ export type State = "asked" | "waiting" | "running" | "asks" | "done" | "failed"
 /** A decision about a waiting call. */
 export type Decision = "approved" | "denied" | "answered" | "expired"
 
-/** A wait of a call for its turn. Times are milliseconds since the start of the run. */
+/** A call's wait for its turn. Times are milliseconds since the run started. */
 export interface Wait {
   /** `"key"`, `"permit"` or `"exclusive"`, as in `ToolQueued`. */
   readonly reason: string
@@ -34,7 +34,7 @@ interface Attempt {
   to?: number
 }
 
-/** A call, by its path. Times are milliseconds since the start of the run. */
+/** A call, by its path. Times are milliseconds since the run started. */
 export interface Call {
   /** Call path: the ids leading there, joined by `/`, as in suspension ids. */
   readonly path: string
@@ -49,9 +49,9 @@ export interface Call {
   /** The same time. Absent until the call is complete. For a call decided without a start, the end of the reply. */
   ready?: number
   readonly waits: Array<Wait>
-  /** Time of the first start. */
+  /** First start time. */
   started?: number
-  /** Time of the last end. */
+  /** Last end time. */
   ended?: number
   readonly attempts: Array<Attempt>
   state: State
@@ -110,7 +110,7 @@ export type Spent = NonNullable<Extract<Told, { readonly _tag: "ChatCompleted" }
 /** One model request. A turn has several if replies broke. */
 export interface Request {
   readonly from: number
-  /** Time of the first byte or, without a request event, of the first reply piece. */
+  /** First byte time or, without a request event, first piece time. */
   first?: number
   to?: number
   model?: string
@@ -121,21 +121,21 @@ export interface Request {
   readonly retries: Array<{ readonly at: number; readonly code: string; readonly afterMillis: number }>
 }
 
-/** A piece of a reply, in the order in which the model began the pieces. */
+/** A reply piece, in the order in which the model began the pieces. */
 type Part =
   | { readonly type: "text" | "reasoning"; text: string }
   | { readonly type: "call"; readonly path: string }
 
-/** A model turn: one step of the run, or of a run inside a call. */
+/** A model turn: one step, in the run or in a nested run. */
 export interface Turn {
   readonly owner: string
   readonly index: number
   readonly from: number
-  /** Time of the last request's first byte. */
+  /** First byte time of the last request. */
   first?: number
-  /** Time the reply ended. */
+  /** End time of the reply. */
   to?: number
-  /** Time the step ended. */
+  /** End time of the step. */
   ended?: number
   readonly requests: Array<Request>
   text: string
@@ -147,7 +147,7 @@ export interface Turn {
   usage?: Usage
   /** Error breaking the reply. */
   error?: Event.PublicError
-  /** `true` while its calls are in telling order rather than in order of completion. */
+  /** `true` while its calls are in telling order rather than completion order. */
   isLate?: boolean
 }
 
@@ -217,7 +217,7 @@ export interface Run {
   /** The same calls. */
   list: Array<Call>
   readonly settled: Array<Settled>
-  /** Messages sent into the run and delivered or refused, in that order. */
+  /** Messages sent into the run, in order of delivery or refusal. */
   readonly sent: Array<Sent>
   outcome?: Event.PublicOutcome
   error?: Event.PublicError
@@ -226,9 +226,9 @@ export interface Run {
   abandoned: ReadonlyArray<Event.PublicAbandoned>
   /** Usage of the run's own turns so far. */
   usage?: Usage
-  /** Usage of runs inside its calls so far. */
+  /** Usage of nested runs so far. */
   nested?: Usage
-  /** Usage of the run and of runs inside its calls so far. */
+  /** Usage of the run so far, including nested runs. */
   total?: Usage
   /** Amount spent by the run, and its remaining budget. */
   spent?: Spent
@@ -237,7 +237,7 @@ export interface Run {
   /** Typed answer so far. */
   output?: { readonly value: unknown; readonly isWhole: boolean }
   readonly counts: Counts
-  /** Number of events taken, growing with each change. */
+  /** Number of processed events, growing with each change. */
   version: number
   /** Number of changes to ended parts: discarded replies, and restarted calls. */
   revision: number
@@ -534,10 +534,7 @@ const turnOf = (run: Run, { owner, turn }: Call): Turn | undefined => {
   return last?.index === turn ? last : undefined
 }
 
-/**
- * Time in milliseconds before the end of a reply from which a start no longer counts as early: the order of such close
- * events is chance.
- */
+/** Minimum time in milliseconds between an early start and the reply's end: the order of closer events is chance. */
 const earliest = 5
 
 /** Ends a turn's reply, and undoes details only a continuing reply could tell. */
@@ -750,7 +747,7 @@ const usedBy = ({ nested, total, usage }: Run): Used => ({
   ...(total === undefined ? {} : { total })
 })
 
-/** Takes an event of the run, or of the run inside the call with path `owner`. */
+/** Takes an event of the run, or of the run nested in the call with path `owner`. */
 const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefined): void => {
   const at = event.at ?? outerAt
   const now = timeOf(run, at)

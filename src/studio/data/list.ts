@@ -26,7 +26,7 @@ export class List {
   private state: Snapshot = { sessions: [], query: "", found: "", hasMore: false, isRead: false }
   private next: string | undefined
   private pages = 1
-  /** Number of the last request: a late answer to an earlier request is out of date. */
+  /** Last request number: a late answer to an earlier request is out of date. */
   private last = 0
   private timer: ReturnType<typeof setInterval> | undefined
   private soon: ReturnType<typeof setTimeout> | undefined

@@ -17,7 +17,7 @@ export interface Shown {
   readonly isContinued: boolean
   /** Message beginning the run. Absent for a run continuing after answers. */
   readonly message?: Client.Submitted
-  /** `true` for a part of the session's initial conversation, which has no times. */
+  /** `true` for part of the session's initial conversation, without times. */
   readonly isKept: boolean
 }
 
@@ -149,7 +149,7 @@ export class Session {
   private lastId: string | undefined
   private deletion: Promise<unknown> | undefined
   private isTold = true
-  /** `true` until the first run in a stream that begins with the run under way. */
+  /** `true` until the first run in a stream beginning with the current run. */
   private isAnew = false
   private isSilent = false
   private isListening = false

@@ -1,4 +1,4 @@
-/** What is known of the chosen call. The sentence about it is a live region. */
+/** Details of the chosen call. The sentence about it is a live region. */
 import { useMemo, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
@@ -7,10 +7,10 @@ import * as Draw from "./draw.ts"
 import * as Layouts from "./layout.ts"
 import * as Phrases from "./phrases.ts"
 
-/** Number of characters of a value that are shown at first. */
+/** Number of a value's characters shown at first. */
 const shown = 4_000
 
-/** Returns a value as text in which each character can be seen. */
+/** Returns a value as text with every character visible. */
 const textOf = (value: unknown): string =>
   typeof value === "string" || Array.isArray(value) ? Words.marked(Words.contentText(value)) : Words.jsonOf(value)
 
@@ -48,11 +48,11 @@ interface Properties {
   readonly onStop?: ((path: string) => void) | undefined
 }
 
-/** Number of turns that are listed. */
+/** Maximum number of listed turns. */
 const mostTurns = 200
 
 export const Detail = ({ call, isTable, layout, now, onChoose, onFold, onStop, run }: Properties) => {
-  // The place is that at which the call was chosen: a call that comes later is no news of this one.
+  // Place at the time of choosing: a later call is no news about this call.
   const place = useMemo(() => call === undefined ? "" : `${Phrases.placeOf(run, call)}.`, [run, call])
   return (
     <section className="run-detail" aria-label="The chosen call">

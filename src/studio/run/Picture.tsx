@@ -1,4 +1,4 @@
-/** The picture of a run beside its chat: a canvas with the rows of its calls, or their table, and the chosen call. */
+/** The picture of a run beside its chat: a canvas with its call rows, or their table, and the chosen call. */
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
@@ -12,32 +12,32 @@ import { Table } from "./Table.tsx"
 
 interface Properties {
   readonly run: Fold.Run
-  /** The version of the run, with which the picture is drawn again. */
+  /** Version of the run, for drawing the picture again. */
   readonly version: number
-  /** `false` for a run that has no end and does not go on. `true` by default. */
+  /** `false` for an unfinished run that has stopped progressing. `true` by default. */
   readonly isLive?: boolean
-  /** The path of the call that is chosen at first. */
+  /** Path of the call chosen at first. */
   readonly first?: string
-  /** `true` where the picture has the whole window. */
+  /** `true` if the picture fills the window. */
   readonly isWide?: boolean
-  /** `true` where it has just been opened, or covers the page: it takes the focus. */
+  /** `true` if it has just been opened, or covers the page: it takes the focus. */
   readonly isOpened?: boolean
-  /** It has taken the focus. */
+  /** Reports that it has taken the focus. */
   readonly onEntered?: () => void
-  /** Gives the picture the whole window, or takes it back. */
+  /** Expands the picture to the whole window, or restores it. */
   readonly onWide?: () => void
   readonly onClose?: () => void
   /** Stops a call of a live run, by its path. */
   readonly onStop?: ((path: string) => void) | undefined
 }
 
-/** What the keys do, for a reader who does not see the picture. */
+/** Key help for a reader unable to see the picture. */
 const hint = "Right and left choose a call by its time, down and up by its place in the table, "
   + "plus, minus and 0 zoom. Table has the same."
 
 type Window = readonly [from: number, to: number]
 
-/** What a picture may have, in words, each with the runs that have it, or with the chosen call. */
+/** Possible parts of a picture, in words, each with a test for runs or the chosen call showing it. */
 const legend: ReadonlyArray<
   readonly [name: string, words: string, has: (run: Fold.Run, chosen: Fold.Call | undefined) => boolean]
 > = [
@@ -168,7 +168,7 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     else return
     event.preventDefault()
   }
-  // A listener of React cannot keep the page from scrolling.
+  // A React listener cannot keep the page from scrolling.
   useEffect(() => {
     const element = canvas.current
     const listen = (event: WheelEvent) => wheel.current(event)
@@ -184,13 +184,13 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     const [start, end] = [bar.call.asked, Layouts.endOf(bar, now)]
     if (start > to || end < from) show([start - (to - from) / 2, start + (to - from) / 2])
   }
-  /** Chooses the call that is so many places behind the chosen one. */
+  /** Chooses the call a number of places after the chosen call. */
   const step = (by: number, calls: ReadonlyArray<Fold.Call> = run.list) => {
     const bars = calls.flatMap((call) => layout.bars.get(call.path) ?? [])
     const at = bars.findIndex((bar) => bar.call.path === chosen)
     reveal(bars[Math.max(0, Math.min(bars.length - 1, at < 0 ? 0 : at + by))])
   }
-  /** Chooses the next call as the table has them: those of a sub-agent stand below its call. */
+  /** Chooses the next call in table order: a sub-agent's calls follow its own call. */
   const stepDown = (by: number) => step(by, Phrases.ordered(run, "asked", now))
   const chosenCall = chosen === undefined ? undefined : run.calls.get(chosen)
   const shown = useMemo(() => legend.filter(([, , has]) => has(run, chosenCall)), [run, laid, chosenCall])
@@ -227,7 +227,7 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     event.currentTarget.setPointerCapture(event.pointerId)
     grip.current = { x: event.clientX, y: event.clientY, isMoved: false }
   }
-  /** Returns the bar under the pointer, and the place of the pointer. */
+  /** Returns the bar under the pointer, and the pointer position. */
   const under = (event: PointerEvent<HTMLCanvasElement>) => {
     const { left, top: upper } = event.currentTarget.getBoundingClientRect()
     const [x, y] = [event.clientX - left, event.clientY - upper]

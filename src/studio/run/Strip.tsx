@@ -1,21 +1,21 @@
-/** The picture of a run in 46 px, drawn live, which opens the whole one. */
+/** A live run picture 46 px high, which opens the whole picture. */
 import { useEffect, useRef } from "react"
 import type * as Fold from "../data/fold.ts"
 import * as Draw from "./draw.ts"
 import * as Phrases from "./phrases.ts"
 import { fit, useLayout, useNow, useScheme, useSize } from "./surface.ts"
 
-/** The largest height of a strip, in CSS pixels. */
+/** Maximum height of a strip, in CSS pixels. */
 const most = 46
 
 interface Properties {
   readonly run: Fold.Run
-  /** The version of the run, with which the strip is drawn again. */
+  /** Version of the run, for drawing the strip again. */
   readonly version: number
   readonly onOpen: () => void
-  /** `true` while the whole picture is open, which the strip then closes. */
+  /** `true` while the whole picture is open; the strip then closes it. */
   readonly isOpen?: boolean
-  /** `false` for a run that has no end and does not go on. `true` by default. */
+  /** `false` for an unfinished run that has stopped progressing. `true` by default. */
   readonly isLive?: boolean
 }
 

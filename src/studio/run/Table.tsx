@@ -1,4 +1,4 @@
-/** The calls of a run as a table: the picture in words. It has the elements of the rows that can be seen. */
+/** A run's calls as a table: the picture in words. Only visible rows have elements. */
 import { type UIEvent, useMemo, useRef, useState } from "react"
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
@@ -6,13 +6,13 @@ import { isNarrow } from "../parts/focus.ts"
 import * as Draw from "./draw.ts"
 import * as Phrases from "./phrases.ts"
 
-/** Height of a row, in CSS pixels, as the styles have it: on a phone a row has two lines. */
+/** Row height in CSS pixels, matching the styles: on a phone a row has two lines. */
 const heightOf = (): number => isNarrow("run") ? 78 : 34
 
-/** Number of rows beyond those that can be seen. */
+/** Number of rows beyond the visible ones. */
 const more = 20
 
-/** Number of rows up to which a table has them all. */
+/** Number of rows up to which a table shows all. */
 const whole = 200
 
 interface Properties {
@@ -96,7 +96,7 @@ const Row = (
   )
 }
 
-/** A row in place of rows that cannot be seen. */
+/** A row replacing invisible rows. */
 const Gap = ({ height, rows }: { readonly rows: number; readonly height: number }) =>
   rows <= 0 ? null : (
     <tr className="run-gap" aria-hidden="true">
@@ -104,7 +104,7 @@ const Gap = ({ height, rows }: { readonly rows: number; readonly height: number 
     </tr>
   )
 
-/** The orders of the rows, with their words. */
+/** Row orders, with their labels. */
 const orders: ReadonlyArray<readonly [order: Phrases.Order, words: string]> = [
   ["asked", "As asked"],
   ["waited", "Longest wait"],
@@ -116,7 +116,7 @@ export const Table = ({ chosen, now, onChoose, run, version }: Properties) => {
   const [top, setTop] = useState(0)
   const [order, setOrder] = useState<Phrases.Order>("asked")
   const height = heightOf()
-  // The times of a live run change their order with its next event.
+  // A live run's times change their order with its next event.
   const list = useMemo(() => Phrases.ordered(run, order, now), [run, version, order])
   const isWhole = list.length <= whole
   const visible = Math.ceil((box.current?.clientHeight ?? 800) / height)

@@ -1,13 +1,13 @@
 /**
- * Draws the picture of a run on a canvas: the window of a layout, and no more of it than can be seen. What is smaller
- * than a pixel is drawn once a pixel.
+ * Draws a run picture on a canvas: only the visible part of a layout. Details smaller than a pixel are drawn once per
+ * pixel.
  */
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 import * as Layouts from "./layout.ts"
 import * as Phrases from "./phrases.ts"
 
-/** The window of a picture. Times are milliseconds since the start of the run, lengths are CSS pixels. */
+/** Window of a picture. Times are milliseconds since the run started, lengths are CSS pixels. */
 export interface View {
   readonly from: number
   readonly to: number
@@ -15,11 +15,11 @@ export interface View {
   readonly top: number
   readonly width: number
   readonly height: number
-  /** Height of a row. */
+  /** Row height. */
   readonly row: number
-  /** Pixels of the screen for one of CSS. */
+  /** Screen pixels per CSS pixel. */
   readonly ratio: number
-  /** Time up to which what has not ended is drawn. */
+  /** End time for drawing unfinished parts. */
   readonly now: number
   /** `true` for a strip: no words, no axis. */
   readonly isStrip: boolean
@@ -50,19 +50,19 @@ const names = [
 
 type Colour = (typeof names)[number]
 
-/** The colours of a picture, by their names in the styles. */
+/** Picture colours, by style name. */
 export type Colours = { readonly [Name in Colour]: string }
 
-/** Returns the colours of an element, which are custom properties. */
+/** Returns an element's colours, defined as custom properties. */
 export const coloursOf = (element: Element): Colours => {
   const style = getComputedStyle(element)
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--run-${name}`).trim()])) as Colours
 }
 
-/** Height of the axis. */
+/** Axis height. */
 export const axis = 26
 
-/** Returns the colour of a call, by its state and by whether it started before its reply had ended. */
+/** Returns a call's colour, from its state and whether it started before its reply ended. */
 export const colourOf = (call: Fold.Call): Colour => {
   switch (call.state) {
     case "failed":
@@ -82,25 +82,25 @@ export const colourOf = (call: Fold.Call): Colour => {
   }
 }
 
-/** Returns the position of a time. */
+/** Returns the x position for a time. */
 export const xOf = ({ from, to, width }: View, time: number): number => (time - from) / (to - from) * width
 
-/** Returns the upper end of a row. */
+/** Returns the upper y position for a row. */
 export const yOf = ({ isStrip, row, top }: View, index: number): number => (isStrip ? 0 : axis) + index * row - top
 
-/** The heights of a row: rows are higher where all of them fit. */
+/** Row heights: rows are higher if all fit. */
 const [least, greatest] = [19, 28]
 
-/** Length between the left edge and the start of a run, and that behind its end. */
+/** Space before the start of a run, and after its end. */
 const [before, behind] = [12, 28]
 
-/** Length behind the end of a run that left calls running. */
+/** Space after a run's end if it left calls running. */
 const behindLeft = 132
 
-/** Length under the last row. */
+/** Space under the last row. */
 const below = 8
 
-/** Returns the window of a whole run, from its first row. */
+/** Returns a window showing a whole run, from its first row. */
 export const wholeOf = (
   run: Fold.Run,
   layout: Layouts.Layout,
@@ -124,18 +124,18 @@ export const wholeOf = (
   }
 }
 
-/** Returns the length by which a picture can be scrolled. */
+/** Returns a picture's scrollable length. */
 export const scrollOf = ({ height, row }: View, layout: Layouts.Layout): number =>
   Math.max(0, layout.rows.length * row + axis + below - height)
 
 const family = "system-ui, -apple-system, \"Segoe UI\", \"DejaVu Sans\", sans-serif"
 
-/** Number of texts of one font whose widths are kept. */
+/** Maximum number of cached text widths per font. */
 const mostWidths = 2_000
 
 const fonts = new Map<string, Map<string, number>>()
 
-/** Returns the known widths of texts in a font. To measure a text takes longer than to draw a bar. */
+/** Returns known text widths in a font. Measuring a text takes longer than drawing a bar. */
 const widthsOf = (font: string): Map<string, number> => {
   const known = fonts.get(font)
   if (known !== undefined) return known
@@ -144,7 +144,7 @@ const widthsOf = (font: string): Map<string, number> => {
   return made
 }
 
-/** The steps of an axis: 1, 2 or 5 of a power of ten. */
+/** Returns the axis step: 1, 2 or 5 times a power of ten. */
 const stepOf = (span: number, width: number): number => {
   const least = span / Math.max(1, width / 90)
   const power = 10 ** Math.floor(Math.log10(least))
@@ -153,7 +153,7 @@ const stepOf = (span: number, width: number): number => {
 
 let hatch: { readonly colour: string; readonly pattern: CanvasPattern | null } | undefined
 
-/** Returns the lines of a call that runs alone. */
+/** Returns the hatching for a call running alone. */
 const hatchOf = (context: CanvasRenderingContext2D, colour: string): CanvasPattern | string => {
   if (hatch?.colour !== colour) {
     const tile = new OffscreenCanvas(6, 6)
@@ -179,12 +179,12 @@ interface Seen {
   readonly x: number
   readonly width: number
   readonly y: number
-  /** The bars before and behind it in its row. */
+  /** Bars before and after it in its row. */
   readonly last: Layouts.Bar | undefined
   readonly next: Layouts.Bar | undefined
 }
 
-/** Returns the time at which the bar itself begins: behind the wait. */
+/** Returns the time at which the bar itself begins: after the wait. */
 export const startOf = (call: Fold.Call): number =>
   call.started ?? (call.state === "asks" ? Phrases.readyOf(call) : call.ended ?? Phrases.readyOf(call))
 
@@ -258,12 +258,12 @@ class Drawing {
     this.widths = widthsOf(font)
   }
 
-  /** Returns the width of a text in the current font. */
+  /** Returns a text's width in the current font. */
   private widthOf(text: string): number {
     const known = this.widths.get(text)
     if (known !== undefined) return known
     const { width } = this.context.measureText(text)
-    // Names come from models: a run may have any number of them.
+    // Names come from models: a run may have any number.
     if (this.widths.size >= mostWidths) this.widths.clear()
     this.widths.set(text, width)
     return width
@@ -276,7 +276,7 @@ class Drawing {
     context.stroke()
   }
 
-  /** Writes a text, cut to its room, and returns its width. */
+  /** Writes a text, cut to its available space, and returns its width. */
   private write(text: string, x: number, y: number, room: number, colour: string): number {
     const { context } = this
     if (room < 12) return 0
@@ -293,13 +293,13 @@ class Drawing {
     return this.widthOf(cut)
   }
 
-  /** Clears the ground under a text. */
+  /** Clears the background of a text. */
   private plate(depth: number, x: number, y: number, width: number, height: number): void {
     this.context.fillStyle = depth > 0 ? this.colours.ground : this.colours.paper
     this.context.fillRect(x, y, width, height)
   }
 
-  /** Collects the bars in the window, one a pixel at most in each row. */
+  /** Collects the bars in the window, at most one per pixel in each row. */
   private see(): void {
     const { first, last, layout, view } = this
     const stride = view.isStrip ? Math.max(1, Math.ceil(layout.rows.length / (view.height * 2))) : 1
@@ -344,7 +344,7 @@ class Drawing {
     context.stroke()
   }
 
-  /** The tinted rows of runs inside calls. */
+  /** Draws the tinted rows of nested runs. */
   private grounds(): void {
     const { colours, context, view: { isStrip, now, row: height } } = this
     for (const { call, depth, row, rows } of this.blocks) {
@@ -362,7 +362,7 @@ class Drawing {
     }
   }
 
-  /** The hairlines at both ends of calls that run alone. */
+  /** Draws the hairlines at both ends of calls running alone. */
   private alone(): void {
     const { colours, context, run, view } = this
     context.strokeStyle = colours["wait-exclusive"]
@@ -381,7 +381,7 @@ class Drawing {
     context.setLineDash([])
   }
 
-  /** The line from the place in the reply at which the chosen call was asked for. */
+  /** Draws the line from the chosen call's origin in the reply. */
   private origin(): void {
     const { chosen, colours, context, layout, view } = this
     if (chosen === undefined || chosen.call.turn < 0) return
@@ -441,7 +441,7 @@ class Drawing {
     }
   }
 
-  /** The words of a turn, and the ticks at which its calls were asked for. */
+  /** Draws a turn's words, and the ticks for its calls. */
   private turn(turn: Fold.Turn, depth: number, y: number, height: number): void {
     const { colours, context, run, view } = this
     this.font(11)
@@ -505,7 +505,7 @@ class Drawing {
       const left = this.x(ready)
       const right = this.x(end)
       if (right - left < 1.5) continue
-      // A line of two pixels is sharp on a whole one.
+      // A two-pixel line is sharp at a whole pixel.
       const middle = Math.round(y + row / 2)
       const reasons = call.waits.length === 0 ? [undefined] : call.waits
       reasons.forEach((wait, index) => {
@@ -542,7 +542,7 @@ class Drawing {
     for (const write of words) write()
   }
 
-  /** The words of a wait on its line, where they fit whole. */
+  /** Writes a wait's words on its line, if they fit completely. */
   private word({ call, depth }: Layouts.Bar, wait: Fold.Wait, from: number, to: number, y: number): void {
     this.font(10.5)
     const text = Phrases.waitWords(call, wait)
@@ -575,7 +575,7 @@ class Drawing {
     for (const [colour, group] of groups) {
       context.fillStyle = colours[colour]
       for (const { width, x, y } of group) {
-        // One path of many bars takes longer to fill than the bars do.
+        // Filling a single path with many bars takes longer than filling the bars.
         if (width < 6 || isStrip) context.fillRect(x, y + inset, width, height)
         else {
           context.beginPath()
@@ -634,7 +634,7 @@ class Drawing {
     context.stroke()
   }
 
-  /** The name of a call, on its bar where it fits there, and otherwise beside it. */
+  /** Writes a call's name on its bar if it fits, otherwise beside the bar. */
   private label({ bar, last, next, width, x, y: top }: Seen, height: number): void {
     const { colours, context, view } = this
     const { call } = bar
@@ -666,7 +666,7 @@ class Drawing {
       return
     }
     if (room < needed && call.abandoned === undefined) {
-      // The line of a wait is to the left, or nothing is.
+      // A wait's line is to the left, or nothing.
       const start = this.x(Phrases.readyOf(call)) - 6
       const before = Math.max(0, last === undefined ? 0 : this.x(Layouts.endOf(last, view.now)) + 4)
       if (x - start < 9 && start - needed > before && this.roomBefore(bar, start - needed)) {
@@ -681,7 +681,7 @@ class Drawing {
     this.write(text, right + 4, y, wide + 0.5, colours.faint)
   }
 
-  /** The room between a bar and what comes behind it in its row. */
+  /** Returns the space between a bar and the next part of its row. */
   private roomBeside(bar: Layouts.Bar, gap: number, right: number): number {
     let room = gap
     for (const block of this.blocks) {
@@ -693,7 +693,7 @@ class Drawing {
     return room
   }
 
-  /** Tells whether a text that begins before a bar stands on the ground of its own run. */
+  /** Tells whether a text beginning before a bar is on its own run's background. */
   private roomBefore(bar: Layouts.Bar, left: number): boolean {
     return this.blocks.every((block) => {
       const isHere = block.row <= bar.row && block.row + block.rows > bar.row && block.call !== bar.call
@@ -702,7 +702,7 @@ class Drawing {
     })
   }
 
-  /** The dashes of a call that the run left running. */
+  /** Draws the dashes for a call left running by its run. */
   private left({ bar, width, x, y }: Seen, height: number): void {
     const { colours, context, view: { isStrip, now } } = this
     const middle = Math.round(y + (isStrip ? 0 : 3) + height / 2)
@@ -719,7 +719,7 @@ class Drawing {
     this.write(isNamed ? "left running" : `${bar.call.name}, left running`, to + 4, middle + 0.5, 140, colours.stop)
   }
 
-  /** The words beside the line of the stop, and their place: before the line where they fit there. */
+  /** Returns the words beside the stop line, and their place: before the line if they fit. */
   private stopLabel(): { readonly text: string; readonly from: number; readonly to: number } | undefined {
     const { stopAt, stoppedBy } = this.run
     if (stopAt === undefined) return undefined
@@ -766,7 +766,7 @@ class Drawing {
     this.write(label.text, label.from + 4, 13, label.to - label.from - 7, colours.stop)
   }
 
-  /** The axis stands over rows that were scrolled under it. */
+  /** Draws the axis over scrolled rows. */
   private head(): void {
     const { colours, context, view } = this
     if (view.top <= 0) return
@@ -785,7 +785,7 @@ class Drawing {
   }
 }
 
-/** Returns the colour of a wait. Without a reason a call waits for the end of its reply. */
+/** Returns a wait's colour. Without a reason a call waits for its reply to end. */
 const colourOfWait = (wait: Fold.Wait | undefined): Colour =>
   wait === undefined
     ? "wait-reply"
@@ -795,7 +795,7 @@ const colourOfWait = (wait: Fold.Wait | undefined): Colour =>
     ? "wait-exclusive"
     : "wait-permit"
 
-/** Draws the window of a run. */
+/** Draws a window of a run. */
 export const draw = (
   context: CanvasRenderingContext2D,
   run: Fold.Run,

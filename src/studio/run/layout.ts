@@ -1,27 +1,27 @@
 /**
- * The places of the picture: rows of calls by first fit, and a block of rows for each run inside a call. The layout
- * of a live run is extended by what has come since. It is the layout of the whole run, since a call takes its row when
- * the model asks for it, and keeps it until it ends.
+ * Places in the picture: call rows by first fit, and a row block for each nested run. The layout of a live run is
+ * extended as events arrive. It equals the layout of the whole run, because a call takes its row when requested by the
+ * model, and keeps it until the call ends.
  */
 import type * as Fold from "../data/fold.ts"
 
-/** The place of a call. Its times are those of the call. */
+/** Place of a call. Its times are the call's. */
 export interface Bar {
   readonly call: Fold.Call
   readonly row: number
   readonly depth: number
-  /** The run inside the call. */
+  /** The nested run. */
   readonly block?: Block
 }
 
-/** The place of a turn of the model. */
+/** Place of a model turn. */
 export interface Band {
   readonly turn: Fold.Turn
   readonly row: number
   readonly depth: number
 }
 
-/** The rows of a run inside a call, whose first one is that of the call. */
+/** Rows of a nested run, the first being its call's row. */
 export interface Block {
   readonly call: Fold.Call
   readonly row: number
@@ -30,7 +30,7 @@ export interface Block {
   readonly isFolded: boolean
 }
 
-/** The rows of one run: row 0 has its turns, and each call the lowest row that is free. */
+/** Rows of one run: row 0 has its turns, and each call takes the lowest free row. */
 interface Lane {
   /** Row of the turns, among all rows. */
   base: number
@@ -38,11 +38,11 @@ interface Lane {
   readonly isHidden: boolean
   /** Number of rows. */
   height: number
-  /** Rows by the time at which they become free, and the rows that are free. */
+  /** Rows by the time they become free, and the free rows. */
   readonly ends: Heap<readonly [end: number, row: number]>
   readonly free: Heap<number>
   readonly isFree: Array<boolean>
-  /** The rows of calls that have not ended. */
+  /** Rows of unfinished calls. */
   readonly open: Map<Fold.Call, { readonly row: number; readonly rows: number }>
   readonly places: Array<Place>
   readonly turns: Array<Fold.Turn>
@@ -57,27 +57,27 @@ interface Place {
 
 /** A layout of a run. */
 export interface Layout {
-  /** Bars of each row, in the order of their times, which do not overlap. */
+  /** Non-overlapping bars per row, in time order. */
   readonly rows: Array<Array<Bar>>
-  /** Bands of each row, likewise. */
+  /** Bands per row, likewise. */
   readonly bands: Array<Array<Band>>
   readonly blocks: Array<Block>
-  /** Bars by the path of their call. */
+  /** Bars by call path. */
   readonly bars: Map<string, Bar>
-  /** Rows of the turns of each run, by the path of its call. */
+  /** Turn rows per run, by its call path. */
   readonly lanes: Map<string, Lane>
-  /** Calls that a permit by name has been told of, by that name. */
+  /** Calls involved with a named permit, by permit name. */
   readonly keys: Map<string, Array<Fold.Call>>
   readonly folded: ReadonlySet<string>
-  /** Numbers of calls and turns that have a place. */
+  /** Number of calls and turns already placed. */
   calls: number
   turns: number
   readonly revision: number
-  /** Number of comparisons, which grows with the number of calls and not faster. */
+  /** Number of comparisons, growing only linearly with the number of calls. */
   steps: number
 }
 
-/** A heap: the least value first. */
+/** A heap: smallest value first. */
 class Heap<A> {
   private readonly values: Array<A> = []
   private readonly isLess: (left: A, right: A) => boolean
@@ -121,7 +121,7 @@ class Heap<A> {
 
 const none: ReadonlySet<string> = new Set()
 
-/** Lays out a run. The paths of `folded` are those of calls whose runs inside are not shown. */
+/** Lays out a run. `folded` contains the paths of calls with hidden nested runs. */
 export const make = (run: Fold.Run, folded: ReadonlySet<string> = none): Layout => {
   const layout: Layout = {
     rows: [],
@@ -144,7 +144,7 @@ export const make = (run: Fold.Run, folded: ReadonlySet<string> = none): Layout 
     const lane = emptyLane(layout, depth, layout.folded.has(owner))
     lane.turns.push(...turns.get(owner) ?? [])
     layout.lanes.set(owner, lane)
-    // The calls of a journal come in another order.
+    // A journal's calls come in another order.
     for (const call of (calls.get(owner) ?? []).toSorted((left, right) => left.asked - right.asked)) {
       const isBlock = calls.has(call.path) || turns.has(call.path)
       const inner = isBlock ? laneOf(call.path, depth + 1) : undefined
@@ -184,7 +184,7 @@ const emptyLane = (layout: Layout, depth: number, isHidden: boolean): Lane => ({
   turns: []
 })
 
-/** Frees the rows of what has ended before a time. What ends at that time may end behind it in the order of events. */
+/** Frees the rows of calls ended before a time. A call ending exactly at that time may come later in event order. */
 const release = (lane: Lane, at: number): void => {
   for (let [end, row] = lane.ends.least ?? [Infinity, 0]; end < at; [end, row] = lane.ends.least ?? [Infinity, 0]) {
     lane.ends.pop()
@@ -193,7 +193,7 @@ const release = (lane: Lane, at: number): void => {
   }
 }
 
-/** Returns the lowest rows that are free, side by side, without taking them. */
+/** Returns the lowest adjacent free rows, without taking them. */
 const lowest = (lane: Lane, rows: number): number => {
   if (rows === 1) {
     let row = lane.free.least
@@ -210,7 +210,7 @@ const lowest = (lane: Lane, rows: number): number => {
 
 const reserve = (lane: Lane, call: Fold.Call, row: number, rows: number): void => {
   for (let taken = row; taken < row + rows; taken++) lane.isFree[taken] = false
-  // Rows between the last one and a block are never left: a block begins at the last one or before it.
+  // Rows between the last row and a block are never skipped: a block begins at the last row or before.
   lane.height = Math.max(lane.height, row + rows)
   if (call.ended === undefined) lane.open.set(call, { row, rows })
   else for (let taken = row; taken < row + rows; taken++) lane.ends.push([call.ended, taken])
@@ -244,7 +244,7 @@ const show = (layout: Layout, lane: Lane, base: number): void => {
   if (lane.isHidden) return
   for (const turn of lane.turns) listAt(layout.bands, base).push({ turn, row: base, depth: lane.depth })
   for (const placed of lane.places) showBar(layout, lane, placed)
-  // A row without a bar, such as one that only has turns, is a row.
+  // A row without a bar, such as a row with only turns, is also a row.
   listAt(layout.rows, base + lane.height - 1)
 }
 
@@ -253,7 +253,7 @@ const listAt = <A>(lists: Array<Array<A>>, at: number): Array<A> => {
   return lists[at] as Array<A>
 }
 
-/** Returns the layout of a run that has grown: the same one where it could be extended, and otherwise another. */
+/** Returns the layout of a grown run: the same layout if it can be extended, otherwise a new layout. */
 export const extend = (layout: Layout, run: Fold.Run): Layout => {
   if (layout.revision !== run.revision || layout.calls > run.list.length) return make(run, layout.folded)
   for (const lane of layout.lanes.values()) {
@@ -277,14 +277,14 @@ export const extend = (layout: Layout, run: Fold.Run): Layout => {
     if (lane.isHidden) continue
     if (call.asked < (lane.places.at(-1)?.call.asked ?? 0)) return make(run, layout.folded)
     release(lane, call.asked)
-    // A block that grows moves what is below it.
+    // A growing block moves the rows below.
     if (lane.depth > 0 && lowest(lane, 1) === lane.height) return make(run, layout.folded)
     showBar(layout, lane, place(lane, call, undefined))
   }
   return layout
 }
 
-/** Returns the rows of the run inside a call, or nothing where it has none yet. */
+/** Returns a nested run's rows, or `undefined` if it has no rows yet. */
 const laneFor = (layout: Layout, run: Fold.Run, owner: string): Lane | undefined => {
   const known = layout.lanes.get(owner)
   if (known !== undefined) return known
@@ -293,18 +293,18 @@ const laneFor = (layout: Layout, run: Fold.Run, owner: string): Lane | undefined
   return outer?.isHidden === true ? outer : undefined
 }
 
-/** Returns the end of a bar: that of its call, or the given time. */
+/** Returns a bar's end: its call's end, or the given time. */
 export const endOf = ({ call }: Bar, now: number): number => Math.max(call.ended ?? now, call.asked)
 
-/** Returns the index of the first bar of a row that has not ended before a time. */
+/** Returns the index of a row's first bar not ended before a time. */
 export const firstBar = (row: ReadonlyArray<Bar>, from: number, now: number): number =>
   search(row.length, (index) => endOf(row[index] as Bar, now) >= from)
 
-/** Returns the index of the first band of a row that has not ended before a time. */
+/** Returns the index of a row's first band not ended before a time. */
 export const firstBand = (row: ReadonlyArray<Band>, from: number, now: number): number =>
   search(row.length, (index) => ((row[index] as Band).turn.to ?? now) >= from)
 
-/** Returns the first index for which a condition holds that holds for all behind it. */
+/** Returns the first index satisfying a condition that holds for all later indexes. */
 export const search = (length: number, holds: (index: number) => boolean): number => {
   let [low, high] = [0, length]
   while (low < high) {
@@ -315,7 +315,7 @@ export const search = (length: number, holds: (index: number) => boolean): numbe
   return low
 }
 
-/** Returns the bar at a row and a time, or the nearest one within a distance. */
+/** Returns the bar at a row and a time, or the nearest within a distance. */
 export const barAt = (layout: Layout, row: number, at: number, distance: number, now: number): Bar | undefined => {
   const bars = layout.rows[row] ?? []
   const index = firstBar(bars, at - distance, now)
@@ -325,8 +325,8 @@ export const barAt = (layout: Layout, row: number, at: number, distance: number,
 }
 
 /**
- * Returns the call whose end let another one start: of those that the permit by name was told of, the one that ended
- * last before the wait did.
+ * Returns the call whose end let another start: among those involved with the named permit, the last to end before the
+ * wait did.
  */
 export const releaser = (run: Fold.Run, layout: Layout, call: Fold.Call, wait: Fold.Wait): Fold.Call | undefined => {
   if (wait.reason !== "key" || wait.to === undefined || call.started === undefined) return undefined
@@ -344,7 +344,7 @@ export const releaser = (run: Fold.Run, layout: Layout, call: Fold.Call, wait: F
 
 const indexed = new WeakMap<Layout, number>()
 
-/** Returns the calls that have waited for a permit by name, or were waited for, by that name. */
+/** Returns the calls that waited for a named permit, or were waited for, by permit name. */
 const keyed = (run: Fold.Run, layout: Layout): Layout["keys"] => {
   const from = indexed.get(layout) ?? -1
   if (from === run.version) return layout.keys

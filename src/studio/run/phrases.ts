@@ -1,4 +1,4 @@
-/** The words of the picture and the table: states, reasons, and the sentence that names a run. */
+/** Words for the picture and the table: states, reasons, and the sentence naming a run. */
 import * as Words from "../chat/words.ts"
 import type * as Fold from "../data/fold.ts"
 
@@ -13,7 +13,7 @@ const stateWords: { readonly [State in Fold.State]: string } = {
   denied: "denied"
 }
 
-/** Returns the state of a call in words. */
+/** Returns a call's state in words. */
 export const stateOf = (call: Fold.Call): string => {
   const words = [stateWords[call.state]]
   if (call.isEarly) words.push("early")
@@ -23,7 +23,7 @@ export const stateOf = (call: Fold.Call): string => {
   return words.join(", ")
 }
 
-/** Returns what a call waited for, as words beside its line. */
+/** Returns the reason for a call's wait, as words beside its line. */
 export const waitWords = (call: Fold.Call, wait: Fold.Wait): string => {
   switch (wait.reason) {
     case "key":
@@ -37,10 +37,10 @@ export const waitWords = (call: Fold.Call, wait: Fold.Wait): string => {
   }
 }
 
-/** Returns the time at which a call could have started. */
+/** Returns the earliest possible start of a call. */
 export const readyOf = (call: Fold.Call): number => call.ready ?? call.asked
 
-/** Returns the time for which a call waited, in milliseconds, or nothing where it started at once. */
+/** Returns a call's waiting time in milliseconds, or `undefined` if it started at once. */
 export const waitedOf = (call: Fold.Call, now: number): number | undefined => {
   if (call.isEarly && call.waits.length === 0) return undefined
   const until = call.started ?? (call.state === "asked" || call.state === "waiting" ? now : call.ended ?? now)
@@ -51,10 +51,10 @@ export const waitedOf = (call: Fold.Call, now: number): number | undefined => {
 const listed = (names: ReadonlyArray<string>): string =>
   names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`
 
-/** Number of characters of a value that names a call. */
+/** Maximum number of characters from a value naming a call. */
 const shortest = 32
 
-/** Returns the first words of the arguments of a call, or `""` where they are not published. */
+/** Returns the first words of a call's arguments, or `""` if they are not published. */
 export const wordsOf = ({ arguments: given }: Fold.Call): string => {
   if (typeof given !== "object" || given === null) return given === undefined ? "" : Words.brief(given, shortest)
   const values = Object.values(given)
@@ -62,7 +62,7 @@ export const wordsOf = ({ arguments: given }: Fold.Call): string => {
   return first === undefined ? "" : Words.brief(first, shortest)
 }
 
-/** Returns the name of a call for a reader: its tool, with the first words of its arguments or its place. */
+/** Returns a call's name for a reader: its tool, with the first words of its arguments or its place. */
 export const nameOf = (run: Fold.Run, call: Fold.Call): string => {
   const words = wordsOf(call)
   if (words !== "") return `${call.name} ${words}`
@@ -72,20 +72,20 @@ export const nameOf = (run: Fold.Run, call: Fold.Call): string => {
   return place < 0 || alike.length < 2 ? call.name : `${call.name} ${place + 1} of ${alike.length}`
 }
 
-/** Returns the words for a call that may not have been published. */
+/** Returns the words for a possibly unpublished call. */
 const named = (run: Fold.Run, path: string): string => {
   const call = run.calls.get(path)
   return call === undefined ? "another call" : nameOf(run, call)
 }
 
-/** The words between what a call waited for and the calls that had it. */
+/** Words between a wait's reason and the calls causing it. */
 const holders: { readonly [reason: string]: string } = { key: "held by", permit: "by", exclusive: "after" }
 
-/** Tells whether a call waited for nothing but the end of its reply. */
+/** Tells whether a call waited only for the end of its reply. */
 export const isLate = (call: Fold.Call): boolean =>
   call.waits.length === 0 && !call.isEarly && call.turn >= 0 && (call.started ?? 0) > readyOf(call)
 
-/** Returns why a call waited, in words, with the calls that it waited for. */
+/** Returns the reasons for a call's waits in words, with the calls ahead. */
 export const why = (run: Fold.Run, call: Fold.Call): string => {
   const reasons = call.waits.map((wait) => {
     const behind = wait.behind.map((path) => named(run, path))
@@ -110,23 +110,23 @@ const outcomes: { readonly [tag: string]: string } = {
   Failed: "Failed"
 }
 
-/** Returns the state of a run in words. */
+/** Returns a run's state in words. */
 export const outcomeOf = ({ outcome, suspensions }: Fold.Run): string => {
   const words = outcome === undefined ? "Running" : outcomes[outcome._tag] ?? outcome._tag
   return words === "Asks" && suspensions.length === 0 ? "Asked" : words
 }
 
-/** Returns the number of things with their name. */
+/** Returns a count with its noun. */
 const many = (number: number, name: string): string =>
   `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`
 
-/** Returns tokens and cost in words, with their unit, or `""` where none is known. */
+/** Returns tokens and cost in words, with their unit, or `""` if unknown. */
 export const usageOf = (usage: Fold.Usage | undefined, isNested = false): string => {
   const parts = [Words.tokens(usage), Words.cost(usage)].filter((text) => text !== "")
   return parts.length === 0 ? "" : `${parts.join(", ")}${isNested ? ", with sub-agents" : ""}`
 }
 
-/** Returns the numbers of calls, those that are not 0. */
+/** Returns the call counts other than 0. */
 const countsOf = ({ counts }: Fold.Run): ReadonlyArray<string> =>
   ([
     [counts.failed, "failed"],
@@ -142,7 +142,7 @@ const callsOf = ({ list }: Fold.Run): string => {
   return inner === 0 ? calls : `${calls}, ${inner.toLocaleString("en")} of them in sub-agents`
 }
 
-/** Returns what is known of a run, for the line above its picture. */
+/** Returns the facts about a run, for the line above its picture. */
 export const facts = (run: Fold.Run): ReadonlyArray<string> => {
   const { early, most } = run.counts
   const usage = usageOf(run.total ?? run.usage, run.nested !== undefined)
@@ -156,7 +156,7 @@ export const facts = (run: Fold.Run): ReadonlyArray<string> => {
   ]
 }
 
-/** Returns the one sentence that names the picture of a run. */
+/** Returns the single sentence naming a run's picture. */
 export const sentence = (run: Fold.Run): string => {
   const { early, most } = run.counts
   const parts = [
@@ -169,7 +169,7 @@ export const sentence = (run: Fold.Run): string => {
   return `${time}: ${parts.join(", ")}.`
 }
 
-/** Returns what is known of a turn of the model. */
+/** Returns the facts about a model turn. */
 export const turnOf = (turn: Fold.Turn, now: number): string => {
   const request = turn.requests.at(-1)
   const parts = [
@@ -182,10 +182,10 @@ export const turnOf = (turn: Fold.Turn, now: number): string => {
   return parts.filter((text) => text !== "").join(", ")
 }
 
-/** An order of the calls of a run: as the model asked, or what took longest first. */
+/** Order of a run's calls: as requested by the model, or longest first. */
 export type Order = "asked" | "waited" | "ran"
 
-/** Returns the calls of a run in an order. As the model asked, those of a sub-agent stand below its call. */
+/** Returns a run's calls in an order. In the model's order, a sub-agent's calls follow its own call. */
 export const ordered = (run: Fold.Run, order: Order, now: number): ReadonlyArray<Fold.Call> => {
   if (order !== "asked") {
     const millis = new Map(
@@ -205,7 +205,7 @@ export const ordered = (run: Fold.Run, order: Order, now: number): ReadonlyArray
   return below("")
 }
 
-/** Returns the place of a call among all of its run, as the table has them, and the call that it is inside of. */
+/** Returns a call's place among all its run's calls in table order, and its enclosing call. */
 export const placeOf = (run: Fold.Run, call: Fold.Call): string => {
   const calls = ordered(run, "asked", 0)
   const outer = call.owner === "" ? undefined : run.calls.get(call.owner)
@@ -214,8 +214,8 @@ export const placeOf = (run: Fold.Run, call: Fold.Call): string => {
 }
 
 /**
- * Returns one sentence about a call, for a live region: it changes with the state of the call, and not with the time
- * for which the call has waited or run so far.
+ * Returns one sentence about a call, for a live region: it changes with the call's state, and not with the time spent
+ * waiting or running so far.
  */
 export const about = (run: Fold.Run, call: Fold.Call): string => {
   const waited = call.started === undefined ? undefined : waitedOf(call, call.started)

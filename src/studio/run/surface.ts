@@ -1,9 +1,9 @@
-/** Hooks of a canvas: its size, the scheme, the time of a live run, and the layout of that run. */
+/** Canvas hooks: size, colour scheme, and a live run's time and layout. */
 import { type RefObject, useEffect, useMemo, useRef, useState } from "react"
 import type * as Fold from "../data/fold.ts"
 import * as Layouts from "./layout.ts"
 
-/** Returns the size of an element, in CSS pixels. */
+/** Returns an element's size, in CSS pixels. */
 export const useSize = (ref: RefObject<HTMLElement | null>): { readonly width: number; readonly height: number } => {
   const [size, setSize] = useState({ width: 0, height: 0 })
   useEffect(() => {
@@ -20,7 +20,7 @@ export const useSize = (ref: RefObject<HTMLElement | null>): { readonly width: n
   return size
 }
 
-/** Returns a number that changes with the colours: with the scheme of the system, and with that of the page. */
+/** Returns a number changing with the colours: with the system's scheme, and with the page's. */
 export const useScheme = (): number => {
   const [scheme, setScheme] = useState(0)
   useEffect(() => {
@@ -40,7 +40,7 @@ export const useScheme = (): number => {
 /** Milliseconds between two pictures of a run without news. */
 const beat = 100
 
-/** Returns the time of a run in milliseconds. Between the events of a live run it is that of the clock. */
+/** Returns a run's time in milliseconds. Between a live run's events it follows the clock. */
 export const useNow = (run: Fold.Run, version: number, isLive: boolean): number => {
   const heard = useRef({ run, version, at: performance.now() })
   if (heard.current.run !== run || heard.current.version !== version) {
@@ -59,7 +59,7 @@ export const useNow = (run: Fold.Run, version: number, isLive: boolean): number 
 
 const none: ReadonlySet<string> = new Set()
 
-/** Returns the layout of a run, extended by what has come since. */
+/** Returns a run's layout, extended as events arrive. */
 export const useLayout = (
   run: Fold.Run,
   version: number,
@@ -75,7 +75,7 @@ export const useLayout = (
   }, [run, version, folded])
 }
 
-/** Sets the pixels of a canvas, and returns their number for one of CSS. */
+/** Sets a canvas's pixel size, and returns the pixels per CSS pixel. */
 export const fit = (canvas: HTMLCanvasElement, width: number, height: number): number => {
   const ratio = globalThis.devicePixelRatio || 1
   const [wide, high] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))]
