@@ -1,6 +1,6 @@
 /**
- * One card for all calls that wait for a permission, or for a verdict about their unknown effect. Characters that would
- * not be seen are escapes in arguments and marks elsewhere.
+ * One card for all calls waiting for permission, or for a verdict about their unknown effect. Invisible characters are
+ * shown as escapes in arguments and as marks elsewhere.
  */
 import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react"
 import type * as Event from "../../Event.ts"
@@ -10,7 +10,7 @@ import { announce } from "../parts/Live.tsx"
 import { Long } from "../parts/Long.tsx"
 import * as Words from "./words.ts"
 
-/** An answer to a call that waits. */
+/** An answer to a waiting call. */
 export interface Answer {
   readonly id: string
   readonly approve?: boolean
@@ -20,26 +20,26 @@ export interface Answer {
   readonly value?: unknown
 }
 
-/** Sends answers. Succeeds with a sentence where they were refused, and the id of the answer that it is about. */
+/** Sends answers. Succeeds with a sentence if they were refused, and the id of the answer concerned. */
 export type OnAnswer = (answers: ReadonlyArray<Answer>) => Promise<Unanswered | undefined>
 
-/** What the card tells about a tool. */
+/** Facts about a tool on the card. */
 export interface ToolFacts {
   readonly name: string
   readonly description: string
   readonly destructive: boolean
 }
 
-/** A call that waits. `remember` is the extent to which its approval may be remembered. */
+/** A waiting call. `remember` is the extent to which its approval may be remembered. */
 export type Suspension = Event.PublicSuspension & { readonly remember?: "tool" | "arguments" }
 
-/** The most characters of arguments that can be edited. */
+/** Maximum number of editable argument characters. */
 const mostEdited = 20_000
 
-/** Input about a call, until it is answered. */
+/** Input about a call, until answered. */
 interface Draft {
   readonly text?: string
-  /** The text that was warned about, which is allowed the second time. */
+  /** Text already warned about, allowed the second time. */
   readonly warned?: string
   readonly reason?: string
   readonly isRemembered?: boolean
@@ -59,13 +59,13 @@ const kindOf = (value: unknown): string =>
 
 const kinds: { readonly [type: string]: string } = { string: "a text", number: "a number", boolean: "true or false" }
 
-/** What a warning ends with. */
+/** Ending of a warning. */
 const again = "Allow it once more to run it with these arguments."
 
-/** The most differences that are named. */
+/** Maximum number of named differences. */
 const mostNamed = 5
 
-/** Returns how edited arguments differ in their form from those of the model, which the schema of the tool has passed. */
+/** Returns the differences in form between edited arguments and the model's, which passed the tool's schema. */
 const differencesOf = (given: unknown, edited: unknown, place = ""): ReadonlyArray<string> => {
   const [was, is] = [kindOf(given), kindOf(edited)]
   if (was !== is) return was === "null" ? [] : [`${place} was ${was} and is ${is}`]
@@ -91,7 +91,7 @@ const differencesOf = (given: unknown, edited: unknown, place = ""): ReadonlyArr
   ]
 }
 
-/** Returns the approval of a call as it was edited, or why its arguments are none. */
+/** Returns a call's approval as edited, or the fault in its arguments. */
 const approval = (suspension: Suspension, draft: Draft): Answer | string => {
   const { id, remember, toolCall } = suspension
   const json = Words.jsonOf(toolCall.arguments)
@@ -118,18 +118,18 @@ const approval = (suspension: Suspension, draft: Draft): Answer | string => {
 const denial = ({ id }: Suspension, { reason = "" }: Draft): Answer =>
   reason.trim() === "" ? { id, approve: false } : { id, approve: false, reason: reason.trim() }
 
-/** Longest part of the description of a tool, in characters. */
+/** Maximum length of a tool description, in characters. */
 const longestDescription = 240
 
 const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place, suspension, wrong }: {
   readonly suspension: Suspension
   readonly fact: ToolFacts | undefined
-  /** The place among calls of the same tool, as in `"1 of 2"`. Left out of the only one. */
+  /** Place among calls to the same tool, as in `"1 of 2"`. Absent for a single call. */
   readonly place: string | undefined
   readonly draft: Draft
   readonly wrong: string | undefined
   readonly isSending: boolean
-  /** `true` where the heading of the card asks about this call. */
+  /** `true` if the card's heading asks about this call. */
   readonly isSingle: boolean
   readonly onDraft: (draft: Draft) => void
   readonly onAllow: () => void
@@ -224,15 +224,15 @@ const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place
   )
 }
 
-/** Returns the place of a call among those of its tool, where there are several. */
+/** Returns a call's place among its tool's calls, if there are several. */
 const placeOf = (suspensions: ReadonlyArray<Suspension>, suspension: Suspension): string | undefined => {
   const same = suspensions.filter(({ toolCall }) => toolCall.name === suspension.toolCall.name)
   return same.length < 2 ? undefined : `${same.indexOf(suspension) + 1} of ${same.length}`
 }
 
-/** The calls that wait for a permission. */
+/** Calls waiting for permission. */
 export const Approval = ({ facts = [], onAnswer, suspensions }: {
-  /** Those of kind `"approval"` and `"unknown"`. */
+  /** Suspensions of kind `"approval"` and `"unknown"`. */
   readonly suspensions: ReadonlyArray<Suspension>
   readonly facts?: ReadonlyArray<ToolFacts> | undefined
   readonly onAnswer: OnAnswer
@@ -251,7 +251,7 @@ export const Approval = ({ facts = [], onAnswer, suspensions }: {
     : isSingle
     ? "Allow this call?"
     : `Allow these ${suspensions.length} calls?`
-  // What decides about a call never has the focus at once.
+  // Focus never goes directly to a deciding button.
   useEffect(() => {
     takeFocus(heading.current)
     announce(title.slice(0, 300))

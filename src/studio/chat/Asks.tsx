@@ -1,20 +1,20 @@
-/** All that waits for an answer: one card for the permissions, and one for each question. */
+/** Everything waiting for an answer: one card for the permissions, and one for each question. */
 import { type ReactNode, useEffect } from "react"
 import { Approval, type OnAnswer, type Suspension, type ToolFacts } from "./Approval.tsx"
 import { Question } from "./Question.tsx"
 
 const isCall = ({ kind }: Suspension): boolean => kind === "approval" || kind === "unknown"
 
-/** Interval in milliseconds at which a page that is seen asks whether another one has answered. */
+/** Interval in milliseconds for a visible page to check for answers from other pages. */
 const interval = 2_500
 
-/** What waits for an answer. */
+/** Everything waiting for an answer. */
 export const Asks = ({ facts, onAnswer, onLook, suspensions }: {
   readonly suspensions: ReadonlyArray<Suspension>
   readonly onAnswer: OnAnswer
-  /** Reads again what waits: a decision without a run has no event. */
+  /** Reads the waiting calls again: a decision without a run has no event. */
   readonly onLook?: () => void
-  /** The facts about the tools of the agent. */
+  /** Facts about the agent's tools. */
   readonly facts?: ReadonlyArray<ToolFacts> | undefined
 }): ReactNode => {
   useEffect(() => {

@@ -1,11 +1,11 @@
-/** A call of a tool as a card of one line, which opens. */
+/** A tool call as an expandable one-line card. */
 import { type ReactNode, useEffect, useState } from "react"
 import type * as Fold from "../data/fold.ts"
 import { Icon } from "../parts/Icon.tsx"
 import { Long } from "../parts/Long.tsx"
 import * as Words from "./words.ts"
 
-/** Time in milliseconds that has passed since the card had `from`, shown while it grows. */
+/** Time in milliseconds since the card received `from`, growing while shown. */
 const Elapsed = ({ from }: { readonly from: number }): ReactNode => {
   const [start] = useState(() => performance.now() - from)
   const [now, setNow] = useState(() => performance.now())
@@ -23,7 +23,7 @@ const Section = ({ text, title }: { readonly title: string; readonly text: strin
   </>
 )
 
-/** The state of a call, with its time, attempts, and for a denial who and why. */
+/** State of a call, with its time, attempts, and for a denial person and reason. */
 const State = ({ call, now }: { readonly call: Fold.Call; readonly now: number }): ReactNode => {
   const ran = Words.ranOf(call, now)
   const tries = call.attempts.length > 1 ? `, attempt ${call.attempts.length}` : ""
@@ -47,10 +47,10 @@ const State = ({ call, now }: { readonly call: Fold.Call; readonly now: number }
   )
 }
 
-/** The line under a card that says more than its state: progress, an error, or why it was denied. */
+/** Returns the line under a card adding to its state: progress, an error, or the reason for a denial. */
 const noteOf = (call: Fold.Call): string => {
   if (call.state === "failed") return Words.marked(Words.errorOf(call.content).slice(0, 400))
-  // Its state says that it was denied, and by whom.
+  // Its state shows the denial, and its sender.
   if (call.state === "denied") return Words.marked((call.detail ?? "").slice(0, 400))
   if (call.progress === undefined || call.state !== "running") return ""
   return typeof call.progress === "string" ? Words.marked(call.progress.slice(0, 400)) : Words.brief(call.progress, 400)
@@ -59,20 +59,20 @@ const noteOf = (call: Fold.Call): string => {
 const argumentsOf = (call: Fold.Call): string =>
   call.argumentsLost?.text ?? (call.arguments === undefined ? call.argumentsText : Words.jsonOf(call.arguments))
 
-/** The calls of a run inside a call. */
+/** Returns the calls of a nested run. */
 const innerOf = (run: Fold.Run, call: Fold.Call): ReadonlyArray<Fold.Call> =>
   run.turns.filter(({ owner }) => owner === call.path).flatMap(({ calls }) =>
     calls.flatMap((path) => run.calls.get(path) ?? [])
   )
 
-/** Returns what the agent inside a call has said, but for the text that is the answer of the call. */
+/** Returns the nested agent's texts, except the text answering the call. */
 const saidOf = (run: Fold.Run, call: Fold.Call): string => {
   const texts = run.turns.filter(({ owner }) => owner === call.path).map(({ text }) => text.trim())
   const isAnswer = call.content !== undefined && texts.at(-1) === Words.contentText(call.content).trim()
   return (isAnswer ? texts.slice(0, -1) : texts).filter((text) => text !== "").join("\n\n")
 }
 
-/** A call, which its run changes in place. */
+/** A call, changed in place by its run. */
 const Call = ({ call, onStop, run }: {
   readonly run: Fold.Run
   readonly call: Fold.Call
@@ -140,19 +140,19 @@ const Call = ({ call, onStop, run }: {
   )
 }
 
-/** The most calls in a row that have cards of their own at once. */
+/** Maximum number of consecutive calls with their own cards at once. */
 const mostCards = 4
 
-/** The states by which the line of several calls has its colour, the first one that a call has. */
+/** States determining the colour of a group line: the first state held by any of its calls. */
 const telling = ["asks", "running", "waiting", "failed", "denied", "cancelled"] as const
 
 const stateOfAll = (calls: ReadonlyArray<Fold.Call>): Fold.State =>
   telling.find((state) => calls.some((call) => call.state === state)) ?? "done"
 
-/** Calls in a row. More than four are folded under one line. */
+/** Consecutive calls. More than four are folded under one line. */
 export const Calls = ({ calls, onStop, run }: {
   readonly run: Fold.Run
-  /** Stops a call, by its path. Left out where none can be stopped. */
+  /** Stops a call, by its path. Absent if no call can be stopped. */
   readonly onStop?: ((path: string) => void) | undefined
   readonly calls: ReadonlyArray<Fold.Call>
 }): ReactNode => {

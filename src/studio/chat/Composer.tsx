@@ -1,30 +1,30 @@
-/** The field for a message. A session keeps what was typed until it is sent. */
+/** The message field. A session keeps typed text until sent. */
 import { type ReactNode, type Ref, useImperativeHandle, useLayoutEffect, useRef, useState } from "react"
 import type { Mode } from "../data/client.ts"
 import { Icon } from "../parts/Icon.tsx"
 import { announce } from "../parts/Live.tsx"
 
-/** What other parts of the page do with the field. */
+/** Operations on the field for other parts of the page. */
 export interface Handle {
   readonly focus: () => void
-  /** Puts a text into the field, and sends nothing. */
+  /** Puts a text into the field, without sending anything. */
   readonly fill: (text: string) => void
 }
 
-/** Longest height of the field, in pixels. */
+/** Maximum field height, in pixels. */
 const tallest = 260
 
-/** The field for a message. A new `key` is another session. */
+/** The message field. A new `key` means another session. */
 export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft, onSend, onStop, ref }: {
   readonly agent: string
-  /** The text that was typed before. */
+  /** Text typed before. */
   readonly draft: string
   /** `true` while calls wait for an answer, which comes first. */
   readonly isAsked: boolean
   readonly isRunning: boolean
   readonly isStopping: boolean
   readonly onDraft: (text: string) => void
-  /** Sends a message, into the run under way or for the next one. Succeeds with a sentence where it was refused. */
+  /** Sends a message, into the run under way or for the next run. Succeeds with a sentence if refused. */
   readonly onSend: (text: string, mode?: Mode) => Promise<string | undefined>
   readonly onStop: () => void
   readonly ref: Ref<Handle>
@@ -62,7 +62,7 @@ export const Composer = ({ agent, draft, isAsked, isRunning, isStopping, onDraft
     change("")
     const refused = await onSend(text, isRunning ? mode : undefined)
     setSending(false)
-    // What was typed meanwhile stays.
+    // Text typed meanwhile stays.
     if (refused !== undefined && field.current?.value === "") change(text)
   }
   return (

@@ -1,9 +1,9 @@
-/** A session before its first message: what the agent is, what it can do, and what it may be asked. */
+/** A session before its first message: the agent's description, abilities and example requests. */
 import type { ReactNode } from "react"
 import type * as Client from "../data/client.ts"
 import { Mark } from "../sessions/List.tsx"
 
-/** Number of tools that are named before the others are behind a button. */
+/** Number of tools named before a button hides the others. */
 const mostNamed = 12
 
 const marks = { always: "asks first", sometimes: "may ask first" } as const
@@ -29,9 +29,9 @@ const Tool = ({ tool }: { readonly tool: Client.ToolFacts }): ReactNode => {
 export const Empty = ({ agent, description, facts, onExample }: {
   readonly agent: string
   readonly description: string
-  /** What is known of the agent. Left out until it was read. */
+  /** Facts about the agent. Absent until read. */
   readonly facts: Client.Facts | undefined
-  /** Fills the field for a message. */
+  /** Fills the message field. */
   readonly onExample: (text: string) => void
 }): ReactNode => {
   const { examples = [], model, tools = [] } = facts ?? {}

@@ -1,4 +1,4 @@
-/** What a user has said, and the answer of the agent: text, calls, its strip, and what it took. */
+/** User messages and agent answers: text, calls, strip and usage. */
 import { Component, memo, type ReactNode, useEffect, useRef, useState } from "react"
 import type * as Fold from "../data/fold.ts"
 import { Markdown } from "../markdown/Markdown.tsx"
@@ -8,44 +8,44 @@ import { Long } from "../parts/Long.tsx"
 import { Calls } from "./Call.tsx"
 import * as Words from "./words.ts"
 
-/** A message of a user. */
+/** A user message. */
 export interface Said {
   readonly id: string
   readonly content: unknown
-  /** The place that was asked for, where it was sent into a run that was under way. */
+  /** Requested destination, if sent into a run under way. */
   readonly mode?: string
 }
 
-/** The branches of a session at a message. */
+/** Branches of a session at a message. */
 export interface Branches {
   /** Number of the shown branch, from 1. */
   readonly at: number
   readonly of: number
-  /** Shows the branch that is so many places behind the shown one. */
+  /** Shows the branch a number of places after the shown branch. */
   readonly onStep: (places: 1 | -1) => void
 }
 
-/** What a message offers. A function that is left out has no button. */
+/** Actions on messages. An absent function has no button. */
 export interface Actions {
-  /** The strip of a run: its picture, drawn small. */
+  /** Strip of a run: its picture, drawn small. */
   readonly strip?: (run: Fold.Run, version: number) => ReactNode
-  /** Stops one call of the run that is under way, by its path. */
+  /** Stops one call of the run under way, by its path. */
   readonly onStopCall?: (path: string) => void
-  /** Asks for another answer to a message. */
+  /** Requests another answer to a message. */
   readonly onAgain?: (message: Said) => void
-  /** Begins a branch with other words for a message. Succeeds with a sentence where it was refused. */
+  /** Begins a branch with a reworded message. Succeeds with a sentence if refused. */
   readonly onEdit?: (message: Said, text: string) => Promise<string | undefined>
   readonly branches?: (message: Said) => Branches | undefined
 }
 
-/** A text as it was written. */
+/** A text as written. */
 const Plain = ({ text }: { readonly text: string }): ReactNode => (
   <div className="plain">
     <Long text={text} />
   </div>
 )
 
-/** Shows the text of a message that could not be shown otherwise. */
+/** Shows the plain text of a message whose rendering failed. */
 export class Boundary extends Component<{ readonly text: () => string; readonly children: ReactNode }> {
   override state = { isBroken: false }
   static getDerivedStateFromError(): { readonly isBroken: boolean } {
@@ -125,7 +125,7 @@ const Steps = ({ at, of, onStep }: Branches): ReactNode => (
   </span>
 )
 
-/** A message of a user. */
+/** A user message. */
 export const User = memo(({ actions, message }: { readonly message: Said; readonly actions: Actions }): ReactNode => {
   const [isEdited, setEdited] = useState(false)
   const text = Words.saidText(message.content)
@@ -168,7 +168,7 @@ type Group =
   | { readonly type: "sent"; readonly sent: Fold.Sent }
 
 /**
- * Returns what an answer shows, in order. Calls in a row are one group, over the ends of turns too, unless a message was
+ * Returns the parts of an answer, in order. Consecutive calls form one group, even across turns, unless a message was
  * sent between them.
  */
 const groupsOf = (run: Fold.Run): ReadonlyArray<Group> => {
@@ -205,7 +205,7 @@ const groupsOf = (run: Fold.Run): ReadonlyArray<Group> => {
   return groups
 }
 
-/** Returns the text of an answer. */
+/** Returns an answer's text. */
 const textOf = (run: Fold.Run): string =>
   run.turns.filter(({ owner, text }) => owner === "" && text !== "").map(({ text }) => text).join("\n\n")
 
@@ -249,13 +249,13 @@ const Foot = ({ actions, isLast, message, run }: {
   )
 }
 
-/** An answer. `version` is that of the run, which changes in place. */
+/** An answer. `version` belongs to the run, which changes in place. */
 export const Answer = memo(({ actions, isLast, message, pictured, run, version }: {
   readonly run: Fold.Run
   readonly version: number
-  /** The run of its strip. Left out where the strip of a later run has it. */
+  /** The run for its strip. Absent if a later run's strip includes it. */
   readonly pictured: Fold.Run | undefined
-  /** The message that it answers. */
+  /** The answered message. */
   readonly message: Said | undefined
   readonly isLast: boolean
   readonly actions: Actions

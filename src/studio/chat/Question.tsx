@@ -1,4 +1,4 @@
-/** A question to the user, or a call whose result comes from the user: by choices, by text, by fields, or by JSON. */
+/** A question to the user, or a call whose result comes from the user: by choices, text, fields, or JSON. */
 import { type FormEvent, type KeyboardEvent, type ReactNode, useEffect, useId, useRef, useState } from "react"
 import { takeFocus } from "../parts/focus.ts"
 import { announce } from "../parts/Live.tsx"
@@ -13,7 +13,7 @@ const isObject = (value: unknown): value is Schema =>
 
 const typeOf = (schema: Schema | undefined): unknown => schema?.["type"]
 
-/** A field of a form: a property of a schema with a type that one input has. */
+/** A form field: a schema property with a type for a single input. */
 interface Field {
   readonly name: string
   readonly schema: Schema
@@ -25,7 +25,7 @@ const mostFields = 20
 const isPlain = (schema: Schema): boolean =>
   Array.isArray(schema["enum"]) || ["string", "number", "integer", "boolean"].includes(String(typeOf(schema)))
 
-/** Returns the fields of an object schema, or nothing where one of them needs JSON. */
+/** Returns an object schema's fields, or `undefined` if any of them needs JSON. */
 const fieldsOf = (schema: Schema | undefined): ReadonlyArray<Field> | undefined => {
   const properties = schema?.["properties"]
   if (typeOf(schema) !== "object" || !isObject(properties)) return undefined
@@ -39,7 +39,7 @@ const fieldsOf = (schema: Schema | undefined): ReadonlyArray<Field> | undefined 
   return found.length === fields.length && found.length > 0 && found.length <= mostFields ? found : undefined
 }
 
-/** Returns the choices of an answer: those of the question, of an enumeration, or of a boolean. */
+/** Returns an answer's choices: the question's own, or those from an enumeration or a boolean. */
 const choicesOf = ({ answerSchema, opts = [] }: Suspension): ReadonlyArray<unknown> => {
   if (opts.length > 0) return opts
   const schema: Schema | undefined = answerSchema
@@ -54,7 +54,7 @@ const choiceOf = (value: unknown): string =>
     ? Words.marked(value.slice(0, 300))
     : Words.brief(value)
 
-/** Returns what an answer has to be, in words. */
+/** Describes the expected answer. */
 const expectedOf = (schema: Schema): string => {
   const { description } = schema
   const about = typeof description === "string" ? `: ${Words.marked(description.slice(0, 300))}` : ""
@@ -66,7 +66,7 @@ const expectedOf = (schema: Schema): string => {
   return `JSON: ${Words.brief(schema["properties"] ?? schema, 400)}`
 }
 
-/** Returns the value of a text, or the reason why it is none. */
+/** Returns a text's value, or the reason why it has none. */
 const valueOf = (text: string, schema: Schema | undefined, kind: string): { value: unknown } | string => {
   if (text.trim() === "") return "The answer is empty."
   if (schema === undefined ? kind === "question" : typeOf(schema) === "string") return { value: text }
@@ -78,7 +78,7 @@ const valueOf = (text: string, schema: Schema | undefined, kind: string): { valu
   }
 }
 
-/** Returns the value of a field, or nothing where it was left empty. */
+/** Returns a field's value, or `undefined` if left empty. */
 const fieldValue = ({ schema }: Field, text: string): unknown => {
   if (Array.isArray(schema["enum"])) return text === "" ? undefined : schema["enum"][Number(text)]
   const type = typeOf(schema)
@@ -126,7 +126,7 @@ const Input = ({ field, id, onText, text }: {
   )
 }
 
-/** A form with a field for each property of the answer. */
+/** A form with a field for each answer property. */
 const Form = ({ fields, isSending, onValue }: {
   readonly fields: ReadonlyArray<Field>
   readonly isSending: boolean
@@ -207,7 +207,7 @@ const Free = ({ isSending, onText, suspension }: {
   )
 }
 
-/** What waits for a value of the user: a suspension of kind `"question"` or `"manual"`. */
+/** A wait for a value from the user: a suspension of kind `"question"` or `"manual"`. */
 export const Question = ({ onAnswer, suspension }: {
   readonly suspension: Suspension
   readonly onAnswer: OnAnswer

@@ -1,4 +1,4 @@
-/** Messages that were sent while a run was under way: each has its fate, which is also said. */
+/** Messages sent during a run: each shows its fate, and announces it to screen readers. */
 import { type ReactNode, useEffect, useRef } from "react"
 import type * as Fold from "../data/fold.ts"
 import type * as Store from "../data/store.ts"
@@ -23,7 +23,7 @@ const places: { readonly [mode: string]: string } = {
   follow: "waits for the end of this run"
 }
 
-/** Returns the fate of a message in words. */
+/** Returns a message's fate in words. */
 const fateOf = ({ fate, mode = "next", reason }: Store.Letter): string =>
   fate === undefined
     ? "on its way"
@@ -33,13 +33,13 @@ const fateOf = ({ fate, mode = "next", reason }: Store.Letter): string =>
     ? fate
     : places[mode] ?? "waits for the next run"
 
-/** Returns the fate of a message that a run has told. */
+/** Returns a message's fate as told by a run. */
 const toldOf = ({ reason, turn }: Fold.Sent): string =>
   turn === undefined ? refusal(reason) : `delivered at turn ${turn + 1}`
 
 const sentence = (fate: string): string => `${fate.slice(0, 1).toUpperCase()}${fate.slice(1)}`
 
-/** A message that was delivered into a run, or refused by its end. */
+/** A message delivered into a run, or refused by its end. */
 export const Sent = ({ sent }: { readonly sent: Fold.Sent }): ReactNode => (
   <section className="user">
     <h3 className="hidden">You</h3>
@@ -52,12 +52,12 @@ export const Sent = ({ sent }: { readonly sent: Fold.Sent }): ReactNode => (
   </section>
 )
 
-/** The part of a session that has messages. */
+/** Part of a session with messages. */
 export interface Read extends Pick<Store.Snapshot, "running" | "session" | "state" | "waiting"> {
   readonly shown: ReadonlyArray<Store.Shown>
 }
 
-/** Returns what is known of the messages, by id: a fate in words. One that begins a run at once has none. */
+/** Returns the known fates of messages in words, by id. A message immediately beginning a run has none. */
 const fatesIn = ({ running, shown, waiting }: Read): ReadonlyMap<string, string> =>
   new Map([
     ...shown.slice(-2).flatMap(({ message, run }) => [
@@ -73,10 +73,10 @@ const fatesIn = ({ running, shown, waiting }: Read): ReadonlyMap<string, string>
     )
   ])
 
-/** The messages that no run has, at the end of the conversation. */
+/** Messages without a run, at the end of the conversation. */
 export const Waiting = ({ onWithdraw, snapshot }: {
   readonly snapshot: Read
-  /** Takes a message back. */
+  /** Withdraws a message. */
   readonly onWithdraw: (letter: Store.Letter) => void
 }): ReactNode => {
   const { running, session, state, waiting } = snapshot
@@ -91,7 +91,7 @@ export const Waiting = ({ onWithdraw, snapshot }: {
   }, [snapshot, state])
   return waiting.map((letter) => {
     const isOpen = letter.fate === undefined || letter.fate === "waiting"
-    // A message to a session at rest begins its run at once.
+    // A message to an idle session begins its run immediately.
     const isShort = isOpen && running === undefined && letter.mode === undefined
     return (
       <div key={letter.id} className="row waiting">

@@ -1,18 +1,18 @@
-/** The conversation. Only rows near the visible ones are elements, and its end stays in view while rows grow. */
+/** The conversation. Only rows near the visible ones have elements, and its end stays in view while rows grow. */
 import { useVirtualizer } from "@tanstack/react-virtual"
 import { type ReactNode, useEffect, useLayoutEffect, useRef } from "react"
 import type * as Fold from "../data/fold.ts"
 import { type Actions, Answer, Boundary, type Said, User } from "./Message.tsx"
 import * as Words from "./words.ts"
 
-/** A run, and the message that began it. */
+/** A run, and its first message. */
 export interface Shown {
   readonly run: Fold.Run
-  /** The version of the run, which changes in place. */
+  /** Version of the run, which changes in place. */
   readonly version: number
-  /** The run together with those that it continues. */
+  /** The run combined with the runs it continues. */
   readonly whole?: Fold.Run
-  /** `true` of a run that another one continues. */
+  /** `true` for a run continued by another. */
   readonly isContinued?: boolean
   readonly message?: Said
 }
@@ -20,10 +20,10 @@ export interface Shown {
 /** Pixels from the end within which the end counts as in view. */
 const near = 60
 
-/** Pixels from the beginning at which older runs are asked for. */
+/** Pixels from the beginning at which to request older runs. */
 const far = 800
 
-/** Guesses the height of a row that was not shown yet. */
+/** Estimates the height of a row never shown. */
 const guess = ({ message, run }: Shown): number => {
   const lines = (length: number) => 24 * Math.ceil(length / 90)
   const said = message === undefined ? 0 : 60 + lines(Words.saidText(message.content).length)
@@ -31,19 +31,19 @@ const guess = ({ message, run }: Shown): number => {
   return said + 60 + lines(text) + Math.min(run.calls.size, 5) * 40
 }
 
-/** The conversation. `children` stand at its end: what waits for an answer. */
+/** The conversation. `children` come at its end: everything waiting for an answer. */
 export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, place, shown, waiting }: {
-  /** The runs, oldest first. */
+  /** Runs, oldest first. */
   readonly shown: ReadonlyArray<Shown>
-  /** The messages that no run has. They stand behind the runs. */
+  /** Messages without a run, after the runs. */
   readonly waiting?: ReactNode
   readonly actions: Actions
   readonly hasOlder?: boolean
   /** Reads older runs. */
   readonly onOlder?: () => void
-  /** Id of the message that is to be shown, instead of the end. */
+  /** Id of the message to show, instead of the end. */
   readonly place?: string | undefined
-  /** The message of `place` is shown. */
+  /** Reports that the message of `place` is shown. */
   readonly onPlace?: () => void
   readonly children?: ReactNode
 }): ReactNode => {
@@ -69,7 +69,7 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
     const { first: before } = last.current
     last.current.first = first
     const place = before === "" || before === first ? -1 : shown.findIndex(({ run }) => run.id === before)
-    // Older rows came before what is in view, which stays where it is.
+    // Older rows came before the visible rows, which stay in place.
     const added = place > 0 ? rows.measurementsCache[place]?.start : undefined
     if (element !== null && added !== undefined && !isAtEnd.current) element.scrollTop += added
     toEnd()
@@ -92,7 +92,7 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
     if (element === null) return
     const { clientHeight, scrollHeight, scrollTop } = element
     if (scrollHeight - scrollTop - clientHeight < near) isAtEnd.current = true
-    // The browser moves up by itself where rows become shorter. A reader moves up where they do not.
+    // Browsers scroll up by themselves when rows become shorter. Without such a change, the reader has scrolled up.
     else if (scrollTop < last.current.top && scrollHeight >= last.current.height) isAtEnd.current = false
     last.current.top = scrollTop
     last.current.height = scrollHeight

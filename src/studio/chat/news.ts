@@ -1,4 +1,4 @@
-/** The news of a session for a screen reader: what has just happened, once, and nothing of what was there before. */
+/** Session news for a screen reader: each event once, and nothing from before the session was opened. */
 import { useEffect, useRef } from "react"
 import type * as Fold from "../data/fold.ts"
 import type * as Store from "../data/store.ts"
@@ -7,17 +7,17 @@ import { plainOf } from "../parts/plain.ts"
 import type { Answer, Suspension } from "./Approval.tsx"
 import * as Words from "./words.ts"
 
-/** The known state of a session, whose runs change in place. */
+/** Known state of a session, whose runs change in place. */
 interface Known {
-  /** `true` where the session was opened, and not begun here. */
+  /** `true` if the session was opened, rather than begun here. */
   readonly isOpened: boolean
   readonly state: Store.Snapshot["state"]
   readonly isStopping: boolean
   readonly isFailed: boolean
   readonly running: string | undefined
-  /** Id of the last run that has ended. A short run is never seen under way. */
+  /** Id of the last ended run. A short run is never seen under way. */
   readonly ended: string | undefined
-  /** Number of the calls that had failed in the run under way. */
+  /** Number of calls already failed in the run under way. */
   readonly failed: number
   readonly left: string
 }
@@ -42,14 +42,14 @@ const endedIn = ({ shown }: Store.Snapshot): Fold.Run | undefined => {
   return run?.end === undefined ? undefined : run
 }
 
-/** Returns how a run has ended. What waits for an answer announces itself. */
+/** Describes the end of a run. Waiting calls announce themselves. */
 const endOf = (run: Fold.Run, { suspensions }: Store.Snapshot): ReadonlyArray<string> => {
   if (suspensions.length > 0 || run.counts.asks > 0) return []
   const text = run.turns.findLast(({ owner }) => owner === "")?.text ?? ""
   return [Words.endOf(run)?.text ?? plainOf(text, 300), Words.leftOf(run)]
 }
 
-/** Returns the names of the calls that have failed since. */
+/** Returns the names of newly failed calls. */
 const failedOf = ({ failed, running }: Known, run: Fold.Run | undefined): ReadonlyArray<string> => {
   if (run === undefined) return []
   const before = running === run.id ? failed : 0
@@ -80,7 +80,7 @@ const newsOf = (known: Known | undefined, snapshot: Store.Snapshot, left: string
   return [...news, ...failedOf(known, running)]
 }
 
-/** Says the news of a session. `left` is what a stop has left beyond what the run itself says. */
+/** Announces session news. `left` describes calls left running by a stop beyond the run's own report. */
 export const useNews = (snapshot: Store.Snapshot, left: string): void => {
   const known = useRef<Known>(undefined)
   useEffect(() => {
@@ -90,7 +90,7 @@ export const useNews = (snapshot: Store.Snapshot, left: string): void => {
   }, [snapshot, left])
 }
 
-/** Says what was decided. */
+/** Announces decisions. */
 export const announceAnswers = (suspensions: ReadonlyArray<Suspension>, answers: ReadonlyArray<Answer>): void => {
   for (const { approve, id } of answers) {
     const call = suspensions.find((suspension) => suspension.id === id)?.toolCall

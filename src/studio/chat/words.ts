@@ -1,7 +1,7 @@
-/** The words of messages and calls: times, tokens, cost, values on one line, and marks of hidden characters. */
+/** Words for messages and calls: times, tokens, cost, values on one line, and marks for hidden characters. */
 import type * as Fold from "../data/fold.ts"
 
-/** Returns a time in words: `"599 ms"`, `"1.3 s"`, `"2 min 5 s"`. */
+/** Returns a duration in words: `"599 ms"`, `"1.3 s"`, `"2 min 5 s"`. */
 export const seconds = (millis: number): string => {
   if (millis < 999.5) return `${Math.max(0, Math.round(millis))} ms`
   if (millis < 59_950) return `${(millis / 1000).toFixed(1)} s`
@@ -12,7 +12,7 @@ export const seconds = (millis: number): string => {
 const count = (value: number | string | undefined): string =>
   typeof value === "number" ? value.toLocaleString("en") : "?"
 
-/** Returns tokens in words, or `""` where no usage was reported. */
+/** Returns tokens in words, or `""` if no usage was reported. */
 export const tokens = (usage: Fold.Usage | undefined): string => {
   const { inputTokens, outputTokens, totalTokens } = usage ?? {}
   if (inputTokens !== undefined || outputTokens !== undefined) {
@@ -21,17 +21,19 @@ export const tokens = (usage: Fold.Usage | undefined): string => {
   return totalTokens === undefined ? "" : `${count(totalTokens)} tokens`
 }
 
-/** Returns a cost in words, or `""` where none is known: an unknown cost is not nothing. */
+/** Returns a cost in words, or `""` if unknown: an unknown cost is not zero. */
 export const cost = (usage: Fold.Usage | undefined): string => {
   const { currency, totalCost } = usage ?? {}
   if (typeof totalCost !== "number") return ""
-  // A small cost is not nothing.
+  // A small cost is not zero.
   const isTiny = totalCost > 0 && totalCost < 0.0001
   const figure = isTiny ? "< 0.0001" : totalCost.toFixed(totalCost < 0.1 ? 4 : 2)
   return typeof currency === "string" ? `${figure} ${currency}` : figure
 }
 
-/** Returns what was spent of a budget, or `""` without one: `"4 of 24 calls, 9,615 of 400,000 tokens spent"`. */
+/**
+ * Returns the spending against a budget, or `""` without a budget: `"4 of 24 calls, 9,615 of 400,000 tokens spent"`.
+ */
 export const spent = (amount: Fold.Spent | undefined): string => {
   const { calls = 0, inputTokens = 0, left = {}, money = 0, outputTokens = 0 } = amount ?? {}
   const of = (spent: number, rest: number | undefined, name: string): ReadonlyArray<string> =>
@@ -70,10 +72,10 @@ const decisions: { readonly [Decision in Fold.Decision]: string } = {
   expired: "expired"
 }
 
-/** Returns the name of a person. A server without principals knows one, `local`. */
+/** Returns a person's name. A server without principals knows only `local`. */
 export const personOf = (by: string): string => by === "local" ? "a local user" : by
 
-/** Returns the state of a call in words. */
+/** Returns a call's state in words. */
 export const stateOf = (call: Fold.Call): string => {
   if (call.abandoned !== undefined) return "left running"
   if (call.state === "asks" && call.decided !== undefined) return `${decisions[call.decided]}, waits for the others`
@@ -82,43 +84,43 @@ export const stateOf = (call: Fold.Call): string => {
   return wait.key === undefined ? reasons[wait.reason] ?? "waits" : `waits for ${wait.key}`
 }
 
-/** Tells whether a call of a run under way can be stopped alone. */
+/** Tells whether a running run's call can be stopped alone. */
 export const isStoppable = (run: Fold.Run, { isProviders, state, stopAt }: Fold.Call): boolean =>
   run.end === undefined && run.stopAt === undefined && stopAt === undefined && !isProviders
   && (state === "running" || state === "waiting")
 
-/** Returns the sign before the name of a call, which says what its colour says. */
+/** Returns the sign before a call's name, with the same meaning as its colour. */
 export const signOf = ({ decided, state }: Fold.Call): string =>
   state === "asks" && decided === undefined ? "? " : signs[state] ?? ""
 
 const signs: { readonly [State in Fold.State]?: string } = { failed: "✕ ", denied: "⊘ ", cancelled: "■ " }
 
-/** Returns the time for which a call ran, in milliseconds, or nothing where it did not start. */
+/** Returns a call's running time in milliseconds, or `undefined` if it did not start. */
 export const ranOf = ({ attempts }: Fold.Call, now: number): number | undefined =>
   attempts.length === 0 ? undefined : attempts.reduce((sum, { from, to = now }) => sum + to - from, 0)
 
-/** Characters that take no place, change the direction of what follows, or control a terminal. */
+/** Characters without width, changing the text direction, or controlling a terminal. */
 // oxlint-disable-next-line no-control-regex
 const unseen = /[\0-\x08\x0b-\x1f\x7f-\x9f\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu
 
-/** Returns a text in which each character that would not be seen is a mark, such as `⟨U+202E⟩`. */
+/** Replaces each invisible character with a mark, such as `⟨U+202E⟩`. */
 export const marked = (text: string): string =>
   text.replace(unseen, (character) => {
     const code = (character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")
     return `⟨U+${code}⟩`
   })
 
-/** Returns JSON in which each character that would not be seen is an escape. It is the same value. */
+/** Replaces each invisible character in JSON with an escape, keeping the value. */
 const escaped = (json: string): string =>
   json.replace(
     unseen,
     (character) => character.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join("")
   )
 
-/** Returns a value as JSON over several lines, or `""` where there is none. */
+/** Returns a value as multi-line JSON, or `""` without a value. */
 export const jsonOf = (value: unknown): string => escaped(JSON.stringify(value, null, 2) ?? "")
 
-/** Returns a value on one line, for which only its beginning is read. */
+/** Returns a value on one line, reading only its beginning. */
 export const brief = (value: unknown, most = 120): string => {
   let left = most
   const write = (each: unknown): string => {
@@ -144,7 +146,7 @@ export const brief = (value: unknown, most = 120): string => {
   return marked(write(value).slice(0, most))
 }
 
-/** Returns the first values of arguments in a few words. */
+/** Returns the first argument values in a few words. */
 const valuesOf = (value: unknown): string =>
   typeof value === "object" && value !== null
     ? Object.values(value).slice(0, 4).map(valuesOf).filter((text) => text !== "").join(" ")
@@ -152,17 +154,17 @@ const valuesOf = (value: unknown): string =>
     ? value.slice(0, 60).trim()
     : ""
 
-/** Returns the name of a call by which a reader knows it: its tool, and the first words of its arguments. */
+/** Returns a call's name for a reader: its tool, and the first words of its arguments. */
 export const titleOf = (call: { readonly name: string; readonly arguments?: unknown }): string => {
   const words = valuesOf(call.arguments).replace(/\s+/g, " ")
   const short = words.length <= 40 ? words : `${words.slice(0, 40).replace(/\s\S*$/, "")}…`
   return marked(short === "" ? call.name : `${call.name} ${short}`)
 }
 
-/** Returns the content of a message or of an answer as text. Parts that are no text are named. */
+/** Returns a message's or answer's content as text. Other parts are named. */
 export const contentText = (content: unknown): string => {
   if (typeof content === "string") {
-    // An answer that is JSON is shown in lines, unless it is large.
+    // A JSON answer is shown over several lines, unless large.
     if (content.length < 20_000 && /^\s*[[{]/.test(content)) {
       try {
         return JSON.stringify(JSON.parse(content), null, 2)
@@ -175,7 +177,7 @@ export const contentText = (content: unknown): string => {
   return Array.isArray(content) ? saidText(content) : JSON.stringify(content, null, 2) ?? ""
 }
 
-/** Returns what a user has said. */
+/** Returns a user message as text. */
 export const saidText = (content: unknown): string => {
   if (typeof content === "string") return content
   if (!Array.isArray(content)) return JSON.stringify(content) ?? ""
@@ -186,7 +188,7 @@ export const saidText = (content: unknown): string => {
   ).join("\n")
 }
 
-/** The words of the errors with which a runtime answers a call, for their codes. */
+/** Words for the runtime's error answers, by code. */
 const problems: { readonly [code: string]: string } = {
   invalid_arguments: "The arguments do not fit",
   unknown_effect: "The effect is not known",
@@ -194,8 +196,8 @@ const problems: { readonly [code: string]: string } = {
 }
 
 /**
- * Returns the sentence of a failed call: what its answer says, where that is the JSON of an error. The name of the tool
- * and the code before it are left out, and so is what an abandoned call was interrupted by.
+ * Returns the sentence about a failed call: its answer's message, if the answer is error JSON. The preceding tool name
+ * and code are omitted, and so is the interruption cause of an abandoned call.
  */
 export const errorOf = (content: unknown): string => {
   if (typeof content === "string" && content.length > 20_000) return content
@@ -216,16 +218,16 @@ export const errorOf = (content: unknown): string => {
   }
 }
 
-/** The fate of a message that was sent into a run, and that the next one began with. */
+/** Fate of a message sent into a run, and then beginning the next. */
 export const taken = "Taken by this run: the one before had ended."
 
-/** Returns what a run has left running, in a sentence, or `""`. */
+/** Returns a sentence about calls left running by a run, or `""`. */
 export const leftOf = ({ abandoned }: Fold.Run): string => {
   const names = abandoned.map(({ ageMillis, name }) => `${marked(name.slice(0, 100))} (for ${seconds(ageMillis)})`)
   return names.length === 0 ? "" : `Left running, and may still have an effect: ${names.join(", ")}.`
 }
 
-/** Returns how a run ended, where that is more than that it did, and whether it is bad. */
+/** Describes an end other than plain completion, and whether it is bad. */
 export const endOf = (run: Fold.Run): { readonly text: string; readonly isBad: boolean } | undefined => {
   const { outcome } = run
   switch (outcome?._tag) {

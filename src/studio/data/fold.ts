@@ -77,7 +77,7 @@ export interface Call {
   argumentsLost?: { readonly reason: string; readonly text?: string }
   /** Answer for the model: text or parts. Absent if not published. */
   content?: unknown
-  /** Length of the complete answer in characters, if cut. */
+  /** Complete answer length in characters, if cut. */
   originalLength?: number
   /** Error reason in the answer. */
   code?: string
@@ -87,7 +87,7 @@ export interface Call {
   detail?: string
   /** `true` if it ended the run. */
   isHalt: boolean
-  /** Time of a stop of this call alone. */
+  /** Stop time, if only this call was stopped. */
   stopAt?: number
   /** Running time in milliseconds when the run ended without the call. */
   abandoned?: number
@@ -95,16 +95,16 @@ export interface Call {
   suspension?: Event.PublicSuspension
   /** Decision about the call, while its run waits for others. */
   decided?: Decision
-  /** Usage of the nested run. */
+  /** Nested run usage. */
   usage?: Usage
-  /** Outcome of the nested run. */
+  /** Nested run outcome. */
   outcome?: Event.PublicOutcome
 }
 
 /** Token counts, and cost if published by the server. */
 export type Usage = { readonly [name: string]: number | string }
 
-/** Amount spent by a run, if it has a budget and the server publishes it. */
+/** A run's spending, if under a budget and published by the server. */
 export type Spent = NonNullable<Extract<Told, { readonly _tag: "ChatCompleted" }>["spent"]>
 
 /** One model request. A turn has several if replies broke. */
@@ -141,7 +141,7 @@ export interface Turn {
   text: string
   reasoning: string
   parts: Array<Part>
-  /** Paths of its calls. */
+  /** Its call paths. */
   calls: Array<string>
   finishReason?: string
   usage?: Usage
@@ -182,7 +182,7 @@ export interface Sent {
   readonly id: string
   /** Content. Absent for a refused message unknown to the run's readers. */
   readonly content?: unknown
-  /** Index of the turn whose request contains it. Absent if refused. */
+  /** Index of the turn whose request contains the message. Absent if refused. */
   readonly turn?: number
   /** Reason for its refusal. */
   readonly reason?: string
@@ -197,19 +197,19 @@ interface Used {
 /** A run. Times are milliseconds since `startedAt`. */
 export interface Run {
   readonly id: string
-  /** Time of the first event, in milliseconds since 1970. Absent while no event had a time. */
+  /** First event time, in milliseconds since 1970. Absent while no event had a time. */
   startedAt?: number
-  /** Time of the last event. */
+  /** Last event time. */
   now: number
   /** Time the run ended. */
   end?: number
-  /** Time of the stop request. */
+  /** Stop request time. */
   stopAt?: number
   /** Person stopping the run. */
   stoppedBy?: string
   /** Stops of single calls, by path. In a journal, a nested call comes after its stop. */
   readonly stops: Map<string, { readonly at: number; readonly by: string | undefined }>
-  /** Times of resumption. */
+  /** Resumption times. */
   readonly resumed: Array<number>
   readonly turns: Array<Turn>
   /** Calls by path, in the order requested. */
@@ -224,7 +224,7 @@ export interface Run {
   /** Waiting calls, in call order. */
   suspensions: ReadonlyArray<Event.PublicSuspension>
   abandoned: ReadonlyArray<Event.PublicAbandoned>
-  /** Usage of the run's own turns so far. */
+  /** Usage so far, without nested runs. */
   usage?: Usage
   /** Usage of nested runs so far. */
   nested?: Usage
@@ -232,20 +232,20 @@ export interface Run {
   total?: Usage
   /** Amount spent by the run, and its remaining budget. */
   spent?: Spent
-  /** Usages at the end of the continued runs. */
+  /** Final usages in the continued runs. */
   before?: Used
   /** Typed answer so far. */
   output?: { readonly value: unknown; readonly isWhole: boolean }
   readonly counts: Counts
   /** Number of processed events, growing with each change. */
   version: number
-  /** Number of changes to ended parts: discarded replies, and restarted calls. */
+  /** Counts changes to ended parts: discarded replies, and restarted calls. */
   revision: number
-  /** Last turn of each owner. */
+  /** Each owner's last turn. */
   readonly last: Map<string, Turn>
-  /** Calls running alone, and their tool names, as far as waits reveal them. */
+  /** Calls running alone, and their tool names, as far as revealed by waits. */
   readonly alone: { readonly calls: Array<Call>; readonly names: Set<string> }
-  /** Unanswered calls of each owner. */
+  /** Each owner's unanswered calls. */
   readonly open: Map<string, Set<Call>>
 }
 
@@ -284,7 +284,7 @@ const written = (id: string): string => id.replace(/[%/~]/g, (mark) => codes[mar
 /** Returns the path of a call. */
 export const pathOf = (owner: string, id: string): string => owner === "" ? written(id) : `${owner}/${written(id)}`
 
-/** Returns the path of a suspended call: the suspension id without the run. */
+/** Returns a suspended call's path: the suspension id without the run. */
 export const suspended = (suspension: { readonly id: string }): string =>
   suspension.id.slice(suspension.id.indexOf("~") + 1)
 
@@ -298,7 +298,7 @@ const sumOf = (left: Usage | undefined, right: Usage): Usage => {
   return sum
 }
 
-/** States of an answered call. */
+/** States with an answer. */
 const answered: ReadonlySet<State> = new Set(["done", "failed", "cancelled", "denied"])
 
 const counted = {
@@ -463,7 +463,7 @@ const ranAtOnce = (one: Call, other: Call): boolean =>
   one !== other && one.started !== undefined && other.started !== undefined
   && one.started < (other.ended ?? Infinity) && other.started < (one.ended ?? Infinity)
 
-/** Number of neighbouring calls, before and after, to check for concurrency. */
+/** Neighbouring calls to check for concurrency, in each direction. */
 const neighbours = 20
 
 /** Tells whether a call ran beside another requested shortly before or after. */
@@ -664,7 +664,7 @@ export const settle = (earlier: Run, settled: Settled): boolean => {
   return true
 }
 
-/** Returns the earlier run's version of a call carried on by this run. */
+/** Returns the earlier run's version of a call carried on here. */
 export const carriedOn = (call: Call): Settled | undefined => {
   const { content, code, by, detail, ended, owner, path, state, turn } = call
   return owner !== "" || turn >= 0 || state === "asks" || state === "asked"
@@ -747,7 +747,7 @@ const usedBy = ({ nested, total, usage }: Run): Used => ({
   ...(total === undefined ? {} : { total })
 })
 
-/** Takes an event of the run, or of the run nested in the call with path `owner`. */
+/** Takes an event from the run, or from the run nested in the call with path `owner`. */
 const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefined): void => {
   const at = event.at ?? outerAt
   const now = timeOf(run, at)
@@ -987,7 +987,7 @@ const hear = (turn: Turn, now: number): void => {
   turn.first = request.first = now
 }
 
-/** Returns the largest number of concurrent calls. A journal tells a nested run's events at the end of the call. */
+/** Returns the largest number of concurrent calls. A journal tells a nested run's events when its call ends. */
 const mostOf = (run: Run): number => {
   const attempts = run.list.flatMap((call) => call.attempts)
   const starts = Float64Array.from(attempts, ({ from }) => from).sort()

@@ -110,7 +110,7 @@ const waitingIn = (run: Fold.Run): ReadonlyArray<Event.PublicSuspension> =>
 /** Outcomes of runs that another run continues. */
 const waits: ReadonlySet<string | undefined> = new Set(["AskUser", "ApprovalRequested", "ManualToolCalls"])
 
-/** Returns a copy of the run continued by the next after answers. */
+/** Copies a run continued by the next after answers. */
 const continued = (before: Entry | undefined): { readonly whole?: Fold.Run } =>
   before !== undefined && waits.has(before.run.outcome?._tag)
     ? { whole: structuredClone(before.whole ?? before.run) }
@@ -272,7 +272,7 @@ export class Session {
     return entry
   }
 
-  /** Merges a page of runs: the newest, or those before the known runs. */
+  /** Merges a runs page: the newest runs, or those before the known ones. */
   private merge({ before, runs, session }: Client.RunsPage, isOlder: boolean): void {
     const known = Array.from(this.entries)
     const place = known.findIndex(([id]) => id === runs[0]?.runId)

@@ -1,4 +1,4 @@
-/** Colours code. It is loaded when the first block of code stands whole. */
+/** Colours code. Loaded with the first complete code block. */
 import type { RootContent, Text } from "hast"
 import { common, createLowlight } from "lowlight"
 import type { ReactNode } from "react"
@@ -6,7 +6,7 @@ import { memo } from "react"
 
 const lowlight = createLowlight(common)
 
-/** The most characters that are coloured: some grammars read a long text several times. */
+/** Maximum number of coloured characters: some grammars read a long text several times. */
 const most = 20_000
 
 const isText = (node: RootContent): node is Text => node.type === "text"
@@ -23,7 +23,7 @@ const show = (node: RootContent, key: number): ReactNode => {
 const isColoured = (lang: string, value: string): boolean =>
   value.length <= most && lowlight.registered(lang) && value.split("\n").every((line) => line.length <= 2_000)
 
-/** Code with the colours of its language. */
+/** Code in its language's colours. */
 export const Code = memo(({ lang, value }: { readonly lang: string; readonly value: string }) => (
   <code>{isColoured(lang, value) ? lowlight.highlight(lang, value).children.map(show) : value}</code>
 ))

@@ -1,4 +1,4 @@
-/** Shows Markdown by elements of its own. Nothing is HTML: what looks like it is text. */
+/** Renders Markdown as elements, never as HTML: anything resembling HTML stays text. */
 import type { AlignType, ListItem, Nodes, TableCell } from "mdast"
 import type { ReactNode } from "react"
 import { Fragment, lazy, memo, Suspense, useEffect, useRef, useState } from "react"
@@ -8,7 +8,7 @@ import { type Block, empty, parse, type Parsed } from "./parse.ts"
 
 const Code = lazy(async () => ({ default: (await import("./Code.tsx")).Code }))
 
-/** Returns the whole address of a link, or nothing where none is made of it. */
+/** Returns a link's complete address, or `undefined` for an unacceptable address. */
 const addressOf = (url: string): string | undefined => {
   if (!/^(?:https?|mailto):/i.test(url) || url.length > 4_000) return undefined
   return URL.canParse(url) ? new URL(url).href : undefined
@@ -17,7 +17,7 @@ const addressOf = (url: string): string | undefined => {
 const Link = ({ children, url }: { readonly children: ReactNode; readonly url: string }): ReactNode => {
   const address = addressOf(url)
   if (address === undefined) return children
-  // The style sheet shows the address at the link under the pointer, and at the one that has the focus.
+  // The style sheet shows the address of the hovered or focused link.
   return <a href={address} target="_blank" rel="noreferrer noopener" data-address={address}>{children}</a>
 }
 
@@ -41,7 +41,7 @@ const CodeBlock = ({ isGrowing, lang, value }: {
 }
 
 const all = (nodes: ReadonlyArray<Nodes>): ReactNode =>
-  // The nodes of a text have no other keys than their positions.
+  // Text nodes have no keys except their positions.
   // oxlint-disable-next-line react/no-array-index-key
   nodes.map((node, index) => <Fragment key={index}>{one(node, false)}</Fragment>)
 
@@ -158,7 +158,7 @@ const Shown = memo(({ block, isGrowing }: { readonly block: Block; readonly isGr
   one(block, isGrowing)
 )
 
-/** Number of pieces that are compared and drawn together. */
+/** Number of pieces compared and drawn together. */
 const together = 32
 
 interface ChunkOf {
@@ -170,7 +170,7 @@ const isSame = (before: ChunkOf, now: ChunkOf): boolean =>
   before.isGrowing === now.isGrowing && before.parts.length === now.parts.length &&
   before.parts.every((part, index) => part === now.parts[index])
 
-/** Pieces in a row. Those of a long text are many, and a delta changes the last one. */
+/** Consecutive pieces. A long text has many, and a delta changes only the last. */
 const Chunk = memo(
   ({ isGrowing, parts }: ChunkOf): ReactNode =>
     parts.map(({ blocks, piece }, part) =>
@@ -185,10 +185,10 @@ const Chunk = memo(
   isSame
 )
 
-/** Time in milliseconds after which parsing lets the browser draw. */
+/** Time in milliseconds after which parsing yields to drawing. */
 const slice = 12
 
-/** Text of a model as Markdown. `isGrowing` says that more of it may come. */
+/** Model text as Markdown. `isGrowing` means that more may come. */
 export const Markdown = memo(({ isGrowing = false, text }: {
   readonly text: string
   readonly isGrowing?: boolean

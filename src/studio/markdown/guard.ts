@@ -1,28 +1,28 @@
 /**
- * Splits Markdown into pieces that a parser reads in a bounded time each. A piece that a parser would need seconds for,
- * or that would overflow its stack, becomes plain text. A piece depends only on the text from its start on, and a piece
- * with another one behind it does not change any more: a growing text is split again from its last piece.
+ * Splits Markdown into pieces, each parsed in bounded time. A piece taking a parser seconds, or overflowing its stack,
+ * becomes plain text. A piece depends only on the text from its start on, and no longer changes once followed by
+ * another: a growing text is split again from its last piece.
  *
- * A piece begins where a block certainly begins at the top level. All checks err towards plain text: what they take for
- * the start of a block is one for the parser too.
+ * A piece begins where a top-level block certainly begins. All checks err towards plain text: every block start they
+ * find is also a block start for the parser.
  */
 
-/** The most marks of emphasis, code and brackets in one paragraph. The parser compares each with each. */
+/** Maximum number of emphasis, code and bracket marks in one paragraph. The parser compares each with each. */
 export const mostMarks = 1_000
 
-/** The most levels of quotes and lists. */
+/** Maximum nesting of quotes and lists. */
 export const mostLevels = 40
 
-/** The most rows of a table. */
+/** Maximum table rows. */
 export const mostRows = 200
 
-/** The most characters of a message that are read as Markdown. */
+/** Maximum message characters read as Markdown. */
 export const mostCharacters = 200_000
 
 const mostCells = 2_000
 const mostColumns = 100
 const mostDefinitions = 200
-/** A run of what may stand at the end of an address. The parser reads it again from each of its characters. */
+/** Characters possibly ending an address, in sequence. The parser reads the sequence again from each character. */
 const punctuation = /[!"&'),.:;<>?\]}*_~]{200}/
 const pieceSize = 8_192
 const pieceLines = 200
@@ -31,14 +31,14 @@ const tableSize = 32_768
 
 /** A piece of a text. */
 export interface Piece {
-  /** `"code"` is a fenced block at the top level, which no parser reads. */
+  /** `"code"` is a top-level fenced block, read by no parser. */
   readonly kind: "markdown" | "plain" | "code"
   /** Offset of the first character. */
   readonly start: number
-  /** Offset behind the last character. */
+  /** Offset after the last character. */
   readonly end: number
   readonly text: string
-  /** The rows of a table behind the most rows of one, which are not in `text`. */
+  /** Table rows beyond the maximum, excluded from `text`. */
   readonly rows?: string
 }
 
@@ -47,13 +47,13 @@ interface Fence {
   readonly size: number
 }
 
-/** Returns the fence that a complete line at the first column opens. */
+/** Returns the fence opened by a complete line at the first column. */
 const fenceOf = (line: string): Fence | undefined => {
   const [, run = ""] = /^(`{3,})[^`]*$/.exec(line) ?? /^(~{3,})/.exec(line) ?? []
   return run === "" ? undefined : { mark: run.charAt(0), size: run.length }
 }
 
-/** Tells whether a line ends a fenced block. */
+/** Tells whether a line closes a fenced block. */
 export const isClosing = (line: string, { mark, size }: Fence): boolean => {
   const [, run = ""] = /^ {0,3}(`{3,}|~{3,})[ \t]*$/.exec(line) ?? []
   return run.startsWith(mark) && run.length >= size
@@ -61,17 +61,17 @@ export const isClosing = (line: string, { mark, size }: Fence): boolean => {
 
 const isBlank = (line: string): boolean => /^[ \t]*$/.test(line)
 
-/** A line behind a blank one that may continue a list, or what is indented in it. */
+/** Tells whether a line after a blank line may continue a list or its indented content. */
 const isPerhapsInside = (line: string): boolean => /^(?:[ \t]|[-+*](?:[ \t]|$)|\d{1,9}(?:$|[.)](?:[ \t]|$)))/.test(line)
 
-/** Tells whether a line is the second one of a table. */
+/** Tells whether a line is a table's second line. */
 const isDelimiterRow = (line: string): boolean =>
   line.includes("|") && /^[ \t>|:-]+$/.test(line) &&
   line.replace(/^[ \t>]+/, "").trim().replace(/^\|/, "").replace(/\|$/, "").split("|").every((cell) =>
     /^:?-+:?$/.test(cell.trim())
   )
 
-/** Returns the number of cells in the row of a table. */
+/** Counts the cells in a table row. */
 const cellsOf = (line: string): number => {
   const inner = line.trim().replace(/^\|/, "").replace(/\|$/, "")
   let cells = 1
@@ -93,7 +93,7 @@ const marksIn = (line: string): number => {
   return marks
 }
 
-/** Returns a bound of the levels of quotes and lists that a line is in. */
+/** Returns an upper bound for a line's nesting in quotes and lists. */
 const levelsOf = (line: string): number => {
   const [prefix = ""] = /^[ \t>]*(?:(?:[-+*]|\d{1,9}[.)])[ \t]+[ \t>]*)*/.exec(line) ?? []
   if (!/[^ \t]/.test(prefix)) return 0
@@ -103,11 +103,11 @@ const levelsOf = (line: string): number => {
     if (character === ">") quotes++
     else width += character === "\t" ? 4 : 1
   }
-  // A level of a list takes two columns at least.
+  // A list level takes at least two columns.
   return quotes + width / 2
 }
 
-/** Tells whether a parser would read a piece for longer than its length explains, or would overflow the stack. */
+/** Tells whether a piece would take a parser disproportionately long, or overflow its stack. */
 export const isHostile = (text: string): boolean => {
   const lines = text.split("\n")
   let marks = 0
@@ -130,7 +130,7 @@ export const isHostile = (text: string): boolean => {
     const isItem = /^(?:[-+*]|#{1,6})[ \t]+\S/.test(line) ||
       digits !== "" && (isStart || digits === "1" || delimiter === ordered)
     ordered = isItem ? delimiter : ""
-    // The header of a table begins with a bar here, so that it is no other block.
+    // The table header begins with a bar here, so it is no other block.
     if (isStart && line.startsWith("|")) {
       const delimiters = lines[index + 1] ?? ""
       isTable = delimiters.startsWith("|") && isDelimiterRow(delimiters) && cellsOf(delimiters) === cellsOf(line)
@@ -146,7 +146,7 @@ export const isHostile = (text: string): boolean => {
   return /:\/\/|www\./i.test(text) && punctuation.test(text)
 }
 
-/** Reads the piece that begins at `start`. */
+/** Reads the piece beginning at `start`. */
 const pieceAt = (text: string, start: number): Piece => {
   let fence: Fence | undefined
   let columns = 0
@@ -161,7 +161,7 @@ const pieceAt = (text: string, start: number): Piece => {
     const kind = fence !== undefined ? "code" : isHostile(own) ? "plain" : "markdown"
     return { kind, start, end, text: own, ...(restAt === undefined ? {} : { rows: text.slice(restAt, end) }) }
   }
-  /** Tells whether the piece has so many times the usual size. */
+  /** Tells whether the piece exceeds a multiple of the usual size. */
   const isLarge = (times: number): boolean => at - start > times * pieceSize || lines > times * pieceLines
   while (at < text.length) {
     const newline = text.indexOf("\n", at)
@@ -205,10 +205,10 @@ const pieceAt = (text: string, start: number): Piece => {
   return until(text.length)
 }
 
-/** Returns a text with one kind of line ends. */
+/** Normalizes line ends. */
 export const normal = (text: string): string => text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text
 
-/** Splits a text from an offset on, at which a piece begins. */
+/** Splits a text, from the offset of a piece. */
 export const split = function*(text: string, from = 0): Generator<Piece> {
   for (let at = from; at < text.length;) {
     const piece = pieceAt(text, at)

@@ -1,6 +1,6 @@
 /**
- * Parses Markdown into nodes, of which none is HTML. While a text grows only its last piece is parsed again. At its end
- * the pieces that may refer to definitions elsewhere are parsed once with these.
+ * Parses Markdown into nodes, none of them HTML. While a text grows, only its last piece is parsed again. At the end,
+ * pieces with possible references to definitions elsewhere are parsed once more with those definitions.
  */
 import type { Definition, FootnoteDefinition, Nodes, Parents, RootContent } from "mdast"
 import { fromMarkdown } from "mdast-util-from-markdown"
@@ -8,37 +8,40 @@ import { gfmFromMarkdown } from "mdast-util-gfm"
 import { gfm } from "micromark-extension-gfm"
 import { isClosing, mostCharacters, normal, type Piece, split } from "./guard.ts"
 
-/** Text that stays as written. */
+/** Text kept as written. */
 interface Plain {
   readonly type: "plain"
   readonly value: string
 }
 
-/** Rows of a table, or the end of a text, that are not parsed. */
+/** Unparsed table rows, or the unparsed end of a text. */
 interface Rest {
   readonly type: "rest"
   readonly value: string
-  /** Number of rows. Left out for the end of a text. */
+  /** Row count. Absent for the end of a text. */
   readonly rows?: number
 }
 
-/** A block of a text. The depth of a heading is its level in the document: at least 3, and one deeper at most. */
+/**
+ * A block of a text. A heading's depth is its level in the document: at least 3, and at most one deeper than its
+ * parent.
+ */
 export type Block = RootContent | Plain | Rest
 
 interface Part {
   readonly piece: Piece
   readonly blocks: ReadonlyArray<Block>
-  /** Depths of the headings around what follows. */
+  /** Depths of the headings around the following text. */
   readonly depths: ReadonlyArray<number>
 }
 
-/** A text, as far as it is parsed. */
+/** A text, as far as parsed. */
 export interface Parsed {
   readonly text: string
   readonly parts: ReadonlyArray<Part>
-  /** `false` while a part of the text is left to parse. */
+  /** `false` while part of the text is left to parse. */
   readonly isWhole: boolean
-  /** Tells whether the text was parsed as one that does not grow. */
+  /** Tells whether the text was parsed as final. */
   readonly isEnd: boolean
 }
 
@@ -46,13 +49,13 @@ export interface Parsed {
 export const empty: Parsed = { text: "", parts: [], isWhole: true, isEnd: false }
 
 // HTML is off, so that nothing ends at a distant mark, and Markdown between tags stays Markdown. The syntax finds
-// addresses itself: the search that the library adds behind it reads a long text several times.
+// addresses itself: the library's additional search reads a long text several times.
 const options = {
   extensions: [gfm(), { disable: { null: ["htmlFlow", "htmlText"] } }],
   mdastExtensions: [gfmFromMarkdown().map(({ transforms: _transforms, ...extension }) => extension)]
 }
 
-/** Sets the levels of headings, and turns references into what they refer to. */
+/** Sets heading levels, and resolves references. */
 const settle = (nodes: Array<RootContent>, depths: Array<number>): void => {
   const definitions = new Map<string, Definition>()
   const visit = (node: Nodes, each: (node: Nodes, parent: Parents, index: number) => void): void => {
@@ -83,7 +86,7 @@ const settle = (nodes: Array<RootContent>, depths: Array<number>): void => {
   })
 }
 
-/** Returns the block of a fence, whose lines no parser reads. */
+/** Returns the block for a fence, whose lines no parser reads. */
 const codeOf = ({ text }: Piece): RootContent => {
   const lines = text.replace(/\n$/, "").split("\n")
   const [opening = "", ...rest] = lines
@@ -94,7 +97,7 @@ const codeOf = ({ text }: Piece): RootContent => {
   return { type: "code", lang, meta, value: rest.join("\n") }
 }
 
-/** Parses a piece, with definitions from elsewhere before it. */
+/** Parses a piece, preceded by definitions from elsewhere. */
 const partOf = (piece: Piece, around: ReadonlyArray<number>, definitions: string): Part => {
   const depths = [...around]
   const rest: ReadonlyArray<Rest> = piece.rows === undefined
@@ -111,7 +114,7 @@ const partOf = (piece: Piece, around: ReadonlyArray<number>, definitions: string
 const isDefinition = (block: Block): block is Definition | FootnoteDefinition =>
   block.type === "definition" || block.type === "footnoteDefinition"
 
-/** Returns the definitions of a text as text. */
+/** Returns a text's definitions as text. */
 const definitionsOf = (parts: ReadonlyArray<Part>): string => {
   const found = parts.flatMap(({ blocks, piece }) =>
     blocks.filter(isDefinition).map(({ position }) =>
@@ -123,8 +126,8 @@ const definitionsOf = (parts: ReadonlyArray<Part>): string => {
 }
 
 /**
- * Parses a text, and keeps what `before` has of it. `isEnd` says that the text does not grow any more. `isOver` is
- * asked between pieces: where it returns `true` the rest is left for the next call with the same text.
+ * Parses a text, reusing the parts in `before`. `isEnd` means that the text is final. `isOver` is asked between pieces:
+ * if it returns `true`, the rest is left for the next call with the same text.
  */
 export const parse = (before: Parsed, whole: string, isEnd: boolean, isOver = (): boolean => false): Parsed => {
   const full = normal(whole)
@@ -159,5 +162,5 @@ export const parse = (before: Parsed, whole: string, isEnd: boolean, isOver = ()
   return { text: full, parts, isWhole: true, isEnd }
 }
 
-/** Returns the blocks of a parsed text. */
+/** Returns a parsed text's blocks. */
 export const blocksOf = ({ parts }: Parsed): ReadonlyArray<Block> => parts.flatMap(({ blocks }) => blocks)

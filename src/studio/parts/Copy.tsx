@@ -1,8 +1,8 @@
-/** A button that copies a text. */
+/** A button copying a text. */
 import { type ReactNode, useEffect, useState } from "react"
 import { announce } from "./Live.tsx"
 
-/** A button that copies `text`. `what` names it for a screen reader, beside other buttons. */
+/** A button copying `text`. `what` distinguishes the button from others for a screen reader. */
 export const Copy = ({ text, what }: { readonly text: string; readonly what: string }): ReactNode => {
   const [state, setState] = useState<"ready" | "done" | "failed">("ready")
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** The dialogs: each has the focus, and gives it back. Escape and a press beside it leave everything as it was. */
+/** Dialogs: each takes the focus, and returns it. Escape and a press outside change nothing. */
 import { type ReactNode, useEffect, useId, useRef } from "react"
 
 const Dialog = ({ children, name = "", onClose, title }: {
@@ -6,7 +6,7 @@ const Dialog = ({ children, name = "", onClose, title }: {
   /** A further class. */
   readonly name?: string
   readonly onClose: () => void
-  /** The dialog, behind its title. */
+  /** Content of the dialog, after its title. */
   readonly children: (heading: ReactNode) => ReactNode
 }): ReactNode => {
   const dialog = useRef<HTMLDialogElement>(null)
@@ -38,7 +38,7 @@ const Dialog = ({ children, name = "", onClose, title }: {
 export interface Asking {
   readonly title: string
   readonly children?: ReactNode
-  /** The button that does it. */
+  /** Label of the confirming button. */
   readonly action: string
   readonly isDangerous?: boolean
   readonly onDone: (form: FormData) => void
@@ -83,7 +83,7 @@ const keys: ReadonlyArray<readonly [keys: ReadonlyArray<string>, what: string]> 
   [["?"], "shows these keys"]
 ]
 
-/** The keys of the page. */
+/** Keys of the page. */
 export const Help = ({ onClose }: { readonly onClose: () => void }): ReactNode => (
   <Dialog title="Keys" name="help" onClose={onClose}>
     {(heading) => (

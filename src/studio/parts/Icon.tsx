@@ -1,4 +1,4 @@
-/** The icons of the page, drawn with lines in the colour of the text beside them. */
+/** Page icons, drawn as lines in the neighbouring text's colour. */
 import type { ReactNode } from "react"
 
 const paths = {
@@ -18,10 +18,10 @@ const paths = {
   system: "M2 3h12v8H2zM6 14h4M8 11v3"
 } as const
 
-/** The name of an icon. */
+/** Icon name. */
 export type Name = keyof typeof paths
 
-/** An icon. Its button has a name of its own. */
+/** An icon. Its button needs its own name. */
 export const Icon = ({ name }: { readonly name: Name }): ReactNode => (
   <svg className={`icon ${name}`} viewBox="0 0 16 16" width="16" height="16" aria-hidden="true" focusable="false">
     <path d={paths[name]} />

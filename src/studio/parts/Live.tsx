@@ -1,7 +1,7 @@
-/** The live region: sentences for screen readers, each of which is said once. */
+/** The live region: sentences for screen readers, each announced once. */
 import { type ReactNode, useSyncExternalStore } from "react"
 
-/** Time in milliseconds for which sentences are gathered, and behind which a sentence that was said is gone. */
+/** Times in milliseconds for gathering sentences, and before an announced sentence disappears. */
 const [gathering, past] = [100, 10_000]
 
 let current = ""
@@ -17,12 +17,12 @@ const show = (text: string): void => {
 const say = (): void => {
   const text = pending.join(" ")
   pending = []
-  // A repeated text differs by a space, since it would be silent else.
+  // A repeated text differs by a space; otherwise it would be silent.
   show(text === current ? `${text}\u00a0` : text)
   timer = setTimeout(() => show(""), past)
 }
 
-/** Says a sentence to a screen reader, behind the other sentences of the same moment. */
+/** Announces a sentence to screen readers, after the moment's other sentences. */
 export const announce = (sentence: string): void => {
   if (sentence === "" || pending.includes(sentence)) return
   if (pending.length === 0) {
@@ -37,7 +37,7 @@ const subscribe = (reader: () => void): () => void => {
   return () => readers.delete(reader)
 }
 
-/** The live region. One of them stands in the page. */
+/** The live region. A page contains one. */
 export const Live = (): ReactNode => (
   <div className="hidden" role="status" aria-live="polite">{useSyncExternalStore(subscribe, () => current)}</div>
 )

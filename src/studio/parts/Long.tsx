@@ -1,17 +1,17 @@
-/** A text of any length: its beginning, and a button that shows the rest in pieces. */
+/** A text of any length: its beginning, and a button showing the rest in pieces. */
 import { type ReactNode, useEffect, useState } from "react"
 
 const shown = 4_000
 const size = 50_000
 
-/** Returns the offset at which a text may be cut: behind the end of a line, if one is near. */
+/** Returns an offset for cutting a text: after a line end, if near. */
 const cutAt = (text: string, from: number, most: number): number => {
   if (text.length - from <= most) return text.length
   const line = text.lastIndexOf("\n", from + most)
   return line > from + most / 2 ? line + 1 : from + most
 }
 
-/** The pieces of a text up to an offset. A node that has all of it takes longer to lay out with each line. */
+/** Returns a text's pieces up to an offset. In a single node, each line would add to the layout time. */
 const piecesOf = (text: string, end: number): ReadonlyArray<string> => {
   const pieces: Array<string> = []
   for (let at = 0; at < end;) {
@@ -22,7 +22,7 @@ const piecesOf = (text: string, end: number): ReadonlyArray<string> => {
   return pieces
 }
 
-/** A text, of which all is shown where it is short. */
+/** A text, shown completely if short. */
 export const Long = ({ text }: { readonly text: string }): ReactNode => {
   const [wanted, setWanted] = useState(false)
   const [end, setEnd] = useState(() => cutAt(text, 0, shown))

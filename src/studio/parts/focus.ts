@@ -1,16 +1,16 @@
 /**
- * The focus: what closes gives it back to what had it before, or else to the field for a message; what waits for an
- * answer takes it where it is free; and what covers the page takes it in.
+ * Focus handling: closing an element returns the focus to its previous holder, or else to the message field; a waiting
+ * call takes the free focus; and an element covering the page takes the focus in.
  */
 import { useEffect, useState } from "react"
 
-/** The most elements that are remembered. */
+/** Maximum number of remembered elements. */
 const most = 50
 
-/** Elements that had the focus, the last one at the end. */
+/** Previously focused elements, latest at the end. */
 const trail: Array<HTMLElement> = []
 
-/** `false` once a person has taken the focus away, with a press beside all elements. */
+/** `false` once a person has removed the focus, by a press outside all elements. */
 let isHeld = false
 
 /** Tells whether an element can have the focus. */
@@ -18,7 +18,7 @@ const isThere = (element: HTMLElement): boolean =>
   element.isConnected && !element.matches(":disabled") && element.closest("[inert]") === null
   && element.checkVisibility({ visibilityProperty: true })
 
-/** Returns the element that has the focus, unless it is none, or one that has gone. */
+/** Returns the focused element, if it still exists. */
 const focused = (): HTMLElement | undefined => {
   const { activeElement: at } = document
   return at instanceof HTMLElement && at !== document.body && isThere(at) ? at : undefined
@@ -47,17 +47,17 @@ const giveBack = (isMoved: boolean): void => {
 }
 
 /**
- * Gives the focus back wherever what had it has closed, ended, or gone: to the element that had it before, which is the
- * one that opened it, or else to the field for a message. Returns a function that ends this.
+ * Returns the focus whenever its holder has closed, ended or disappeared: to the previous holder, which opened the
+ * closed element, or else to the message field. Returns a function ending this behaviour.
  */
 export const keepFocus = (): () => void => {
   let timer: ReturnType<typeof setTimeout> | undefined
   let isMoved = false
   const observer = new MutationObserver((changes) => {
     const last = trail.at(-1)
-    // An element that is put elsewhere in the page loses the focus too.
+    // An element moved within the page also loses the focus.
     isMoved ||= changes.some(({ removedNodes }) => Array.from(removedNodes).some((node) => node.contains(last ?? null)))
-    // A new element may take the focus itself, behind the drawing.
+    // A new element may take the focus itself, after drawing.
     timer ??= setTimeout(() => {
       timer = undefined
       giveBack(isMoved)
@@ -78,8 +78,8 @@ export const keepFocus = (): () => void => {
 }
 
 /**
- * Moves the focus to what waits for an answer: from an empty field for a message, or from nothing. A key that was meant
- * for another element is not lost.
+ * Moves the focus to a waiting call: from an empty message field, or from nowhere. A key meant for another element is
+ * not lost.
  */
 export const takeFocus = (target: HTMLElement | null): void => {
   const at = focused()
@@ -89,7 +89,7 @@ export const takeFocus = (target: HTMLElement | null): void => {
   target.scrollIntoView({ block: "nearest" })
 }
 
-/** Moves the focus into what has just opened, unless it is there already. */
+/** Moves the focus into a newly opened element, unless already inside. */
 export const enter = (opened: Element | null, selectors: ReadonlyArray<string>): void => {
   if (opened === null || opened.contains(document.activeElement)) return
   for (const selector of selectors) {
@@ -99,14 +99,14 @@ export const enter = (opened: Element | null, selectors: ReadonlyArray<string>):
   }
 }
 
-/** A part of the page that has another form in a narrow window. */
+/** A part of the page with another form in a narrow window. */
 type Part = "list" | "picture" | "run"
 
-/** Tells whether the window is too narrow for the wide form of a part. The styles alone know the widths. */
+/** Tells whether the window is too narrow for a part's wide form. Only the styles know the widths. */
 export const isNarrow = (part: Part): boolean =>
   getComputedStyle(document.documentElement).getPropertyValue(`--narrow-${part}`) !== ""
 
-/** Tells whether the window is too narrow for the wide form of a part, as its size changes. */
+/** Tells whether the window is too narrow for a part's wide form, as its size changes. */
 export const useNarrow = (part: Part): boolean => {
   const [is, set] = useState(() => isNarrow(part))
   useEffect(() => {

@@ -9,10 +9,10 @@ import * as Phrases from "./phrases.ts"
 /** Row height in CSS pixels, matching the styles: on a phone a row has two lines. */
 const heightOf = (): number => isNarrow("run") ? 78 : 34
 
-/** Number of rows beyond the visible ones. */
+/** Extra rows beyond the visible ones. */
 const more = 20
 
-/** Number of rows up to which a table shows all. */
+/** Row count up to which a table shows all. */
 const whole = 200
 
 interface Properties {
@@ -31,7 +31,7 @@ const Row = (
   { call, chosen, index, now, number, onChoose, run }: Omit<Properties, "version"> & {
     readonly call: Fold.Call
     readonly index: number
-    /** Number of rows. */
+    /** Row count. */
     readonly number: number
   }
 ) => {

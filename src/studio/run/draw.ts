@@ -184,7 +184,7 @@ interface Seen {
   readonly next: Layouts.Bar | undefined
 }
 
-/** Returns the time at which the bar itself begins: after the wait. */
+/** Returns the bar's own start time: after the wait. */
 export const startOf = (call: Fold.Call): number =>
   call.started ?? (call.state === "asks" ? Phrases.readyOf(call) : call.ended ?? Phrases.readyOf(call))
 
@@ -681,7 +681,7 @@ class Drawing {
     this.write(text, right + 4, y, wide + 0.5, colours.faint)
   }
 
-  /** Returns the space between a bar and the next part of its row. */
+  /** Returns the space between a bar and its row's next part. */
   private roomBeside(bar: Layouts.Bar, gap: number, right: number): number {
     let room = gap
     for (const block of this.blocks) {

@@ -36,7 +36,7 @@ interface Lane {
   base: number
   readonly depth: number
   readonly isHidden: boolean
-  /** Number of rows. */
+  /** Row count. */
   height: number
   /** Rows by the time they become free, and the free rows. */
   readonly ends: Heap<readonly [end: number, row: number]>
@@ -296,15 +296,15 @@ const laneFor = (layout: Layout, run: Fold.Run, owner: string): Lane | undefined
 /** Returns a bar's end: its call's end, or the given time. */
 export const endOf = ({ call }: Bar, now: number): number => Math.max(call.ended ?? now, call.asked)
 
-/** Returns the index of a row's first bar not ended before a time. */
+/** Finds a row's first bar not ended before a time, by index. */
 export const firstBar = (row: ReadonlyArray<Bar>, from: number, now: number): number =>
   search(row.length, (index) => endOf(row[index] as Bar, now) >= from)
 
-/** Returns the index of a row's first band not ended before a time. */
+/** Finds a row's first band not ended before a time, by index. */
 export const firstBand = (row: ReadonlyArray<Band>, from: number, now: number): number =>
   search(row.length, (index) => ((row[index] as Band).turn.to ?? now) >= from)
 
-/** Returns the first index satisfying a condition that holds for all later indexes. */
+/** Finds the first index satisfying a condition that holds for all later indexes. */
 export const search = (length: number, holds: (index: number) => boolean): number => {
   let [low, high] = [0, length]
   while (low < high) {

@@ -81,7 +81,7 @@ const named = (run: Fold.Run, path: string): string => {
 /** Words between a wait's reason and the calls causing it. */
 const holders: { readonly [reason: string]: string } = { key: "held by", permit: "by", exclusive: "after" }
 
-/** Tells whether a call waited only for the end of its reply. */
+/** Tells whether a call waited only for its reply to end. */
 export const isLate = (call: Fold.Call): boolean =>
   call.waits.length === 0 && !call.isEarly && call.turn >= 0 && (call.started ?? 0) > readyOf(call)
 
@@ -182,7 +182,7 @@ export const turnOf = (turn: Fold.Turn, now: number): string => {
   return parts.filter((text) => text !== "").join(", ")
 }
 
-/** Order of a run's calls: as requested by the model, or longest first. */
+/** Call order: as requested by the model, or longest first. */
 export type Order = "asked" | "waited" | "ran"
 
 /** Returns a run's calls in an order. In the model's order, a sub-agent's calls follow its own call. */

@@ -1,4 +1,4 @@
-/** The branches of a session at its messages: the sessions that begin with the same conversation. */
+/** Branches of a session at its messages: sessions beginning with the same conversation. */
 import { useCallback, useEffect, useState } from "react"
 import type { Branches, Said } from "../chat/Message.tsx"
 import * as Client from "../data/client.ts"
@@ -7,15 +7,15 @@ import type { Studio } from "../data/studio.ts"
 
 const none: Client.KeptSession["forks"] = []
 
-/** Returns the message at which a session branched: the first one that is its own. */
+/** Returns the message at which a session branched: the first of its own. */
 export const beginningOf = ({ session, shown }: Store.Snapshot): string | undefined =>
   session?.forkedFrom === undefined
     ? undefined
     : shown.find(({ isKept, message }) => !isKept && message !== undefined)?.message?.id
 
 /**
- * Returns the names of the calls behind a message that may have changed something: they ran, and their tools are not
- * known to read only.
+ * Returns the names of calls after a message that may have changed something: they ran, and their tools are not known
+ * to be read-only.
  */
 export const effectsBehind = (
   { shown }: Store.Snapshot,
@@ -33,8 +33,8 @@ export const effectsBehind = (
 }
 
 /**
- * Returns the branches at a message, where there is more than one, and whether the session that this one branched from
- * is gone. The function changes with the branches.
+ * Returns the branches at a message, if there are several, and whether the session of origin is gone. The function
+ * changes with the branches.
  */
 export const useBranches = (
   studio: Studio,

@@ -1,4 +1,4 @@
-/** The list of sessions: the agents, a search, and what can be done with a session. */
+/** Session list: agents, search, and actions on a session. */
 import { memo, type ReactNode, useEffect, useId, useRef, useState, useSyncExternalStore } from "react"
 import type * as Client from "../data/client.ts"
 import type * as Lists from "../data/list.ts"
@@ -11,7 +11,7 @@ import { plainOf } from "../parts/plain.ts"
 const minute = 60_000
 const day = 24 * 60 * minute
 
-/** Returns how long ago a time was, in the fewest words. */
+/** Returns the age of a time, in the fewest words. */
 const sinceOf = (time: number, now: number): string => {
   const past = Math.max(0, now - time)
   if (past < minute) return "now"
@@ -20,7 +20,7 @@ const sinceOf = (time: number, now: number): string => {
   return new Date(time).toLocaleDateString([], { day: "numeric", month: "short" })
 }
 
-/** Returns the state of a session in words, and whether it is worth a look. */
+/** Returns a session's state in words, and whether it deserves attention. */
 const stateOf = ({ lastLine, next, status }: Client.Listed): readonly [text: string, kind: string] => {
   if (next === "wait") return ["needs you", "asks"]
   if (next !== "nothing") return ["works", "works"]
@@ -35,7 +35,7 @@ type Task = "rename" | "delete"
 interface ItemProperties {
   readonly session: Client.Listed
   readonly isShown: boolean
-  /** `true` where a text was typed for it and not sent. */
+  /** `true` if a text for it was typed but not sent. */
   readonly isDrafted: boolean
   readonly now: number
   readonly onTask: (task: Task, session: Client.Listed) => void
@@ -108,7 +108,7 @@ const Item = memo(({ isDrafted, isShown, now, onPin, onShow, onTask, session }: 
 
 const nameOf = ({ title }: Client.Listed): string => title === "" ? "Untitled" : plainOf(title)
 
-/** Says which sessions need an answer since the list was read last, and what a search has found. */
+/** Announces sessions newly needing an answer, and search results. */
 const useListNews = ({ found, isRead, query, sessions }: Lists.Snapshot, shown: string | undefined): void => {
   const known = useRef<ReadonlyMap<string, boolean>>(undefined)
   useEffect(() => {
@@ -131,7 +131,7 @@ const useListNews = ({ found, isRead, query, sessions }: Lists.Snapshot, shown: 
 
 const nothing = "No chat has this in its title or last line."
 
-/** The list of an agent. */
+/** List of an agent's sessions. */
 const Sessions = ({ list, onShow, shown, studio }: {
   readonly list: Lists.List
   readonly shown: string | undefined
@@ -235,17 +235,17 @@ const Sessions = ({ list, onShow, shown, studio }: {
   )
 }
 
-/** The side of the page: the agents, their sessions, and the page itself. */
+/** Side of the page: agents, their sessions, and the page's own controls. */
 export const List = ({ agents, children, isInert, list, onNew, onShow, shown, studio }: {
   readonly agents: ReadonlyArray<Client.Agent>
   readonly list: Lists.List | undefined
-  /** Id of the session that is shown. */
+  /** Id of the shown session. */
   readonly shown: string | undefined
   readonly studio: Studio
-  /** `true` while it is closed, or something covers it. */
+  /** `true` while it is closed or covered. */
   readonly isInert: boolean
   readonly onNew: (agent?: string) => void
-  /** A session was chosen. */
+  /** Reports that a session was chosen. */
   readonly onShow: () => void
   readonly children: ReactNode
 }): ReactNode => (
@@ -275,7 +275,7 @@ export const List = ({ agents, children, isInert, list, onNew, onShow, shown, st
   </nav>
 )
 
-/** The mark of the application: three threads. */
+/** Mark of the application: three threads. */
 export const Mark = (): ReactNode => (
   <svg className="mark" viewBox="0 0 16 16" width="20" height="20" aria-hidden="true" focusable="false">
     <path className="early" d="M2 4h8" />
