@@ -1,12 +1,11 @@
 /**
- * Claims of sessions.
+ * Session claims.
  *
  * **Details**
  *
- * A claim says which owner may run the session, and until when. It ends by the store's own clock unless it is
- * renewed, so a process that dies loses its sessions. A claim keeps two processes from starting the same handler. The
- * journal itself is protected by its versions: an append that follows an outdated version is refused. Public as
- * `Session.claim`.
+ * A claim names the owner that may run a session, and until when. It ends by the store's own clock unless renewed, so a
+ * dying process loses its sessions. A claim keeps two processes from starting the same handler. The journal itself is
+ * protected by versions: an append based on an outdated version is refused. Public as `Session.claim`.
  *
  * @since 0.1.0
  */
@@ -40,15 +39,17 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/J
   "SessionClaimed",
   {
     /**
-     * `held`: another owner has claimed the session. `lost`: the claim was not renewed in time, another owner has taken
-     * it, or it was revoked.
+     * `held`: another owner has claimed the session. `lost`: the claim was not renewed in time, was taken by another
+     * owner, or was revoked.
      */
     reason: Schema.Literals(["held", "lost"]),
-    /** The id of the session. */
+    /** Session id. */
     id: Schema.String,
-    /** The owner that holds the claim, or held it. */
+    /** Owner holding the claim now or before. */
     owner: Schema.String,
-    /** End of that claim, in milliseconds since 1970, by the clock of the store or of the process that lost it. */
+    /**
+     * End of that claim, in milliseconds since 1970, by the clock of the store or of the process that lost the claim.
+     */
     until: Schema.Finite
   }
 ) {
@@ -64,35 +65,34 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/J
 Json.addError("SessionClaimed", SessionClaimed)
 
 /**
- * Options of a claim.
+ * Claim options.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
   /**
-   * Duration of the claim unless it is renewed: at least three times the longest pause of the process. The session of
-   * a dead process can be claimed again after this time. The claim is renewed every third of it. `"30 seconds"` by
-   * default.
+   * Term of the claim unless renewed: at least three times the longest pause of the process. A dead process's session
+   * can be claimed again after this time. The claim is renewed every third of the term. Defaults to `"30 seconds"`.
    */
   readonly term?: Duration.Input
-  /** Interval at which a running operation looks for commands of other processes. `"200 millis"` by default. */
+  /** Interval at which a running operation checks for commands from other processes. Defaults to `"200 millis"`. */
   readonly poll?: Duration.Input
   /**
-   * Name of the owner. An owner that claims its own session again renews the claim, so two parts of one program need
-   * two names. A random name for each claim by default.
+   * Owner name. An owner claiming its own session again renews the claim, so two parts of one program need two names.
+   * Defaults to a random name per claim.
    */
   readonly owner?: string
   /**
-   * Receives the loss of the claim: the milliseconds since the store confirmed the claim last, and the current time in
-   * milliseconds since 1970. Does nothing by default.
+   * Callback for loss of the claim, with the milliseconds since the store last confirmed the claim, and the current
+   * time in milliseconds since 1970. Does nothing by default.
    */
   readonly onLost?: (lateMillis: number, at: number) => void
 }
 
 /**
- * The name of this process in journals: `processName` of a `RunStarted`. A run that its own process resumes was not
- * interrupted by the end of a process. A random name for each start of a process by default.
+ * Name of this process in journals: the `processName` of a `RunStarted`. A run resumed by its own process was not
+ * interrupted by the end of a process. Defaults to a random name per process start.
  *
  * **Example** (Two processes of a test)
  *
@@ -124,8 +124,8 @@ export const CurrentProcess: Context.Reference<string> = Context.Reference<strin
 })
 
 /**
- * An effect that ends when an owner that leaves waits for running calls no longer, such as at the second Ctrl-C. The
- * calls are then interrupted, and the next owner treats them as calls whose effect is unknown. Never by default.
+ * Effect that ends when a leaving owner must no longer wait for running calls, such as at the second Ctrl-C. The calls
+ * are then interrupted, and the next owner treats their effects as unknown. Never ends by default.
  *
  * **Example** (An owner that does not wait)
  *
@@ -162,7 +162,7 @@ const knownOptions = {
   onLost: Values.fn
 } satisfies NamesOf<Options>
 
-/** Returns the settings of the options. Throws for invalid options. */
+/** Returns the settings. Throws for invalid options. */
 const termsOf = (operation: string, options: Options): Terms => {
   checkNames(operation, options, knownOptions)
   const { onLost, owner = globalThis.crypto.randomUUID(), poll = "200 millis", term = "30 seconds" } = options
@@ -174,7 +174,7 @@ const termsOf = (operation: string, options: Options): Terms => {
   }
 }
 
-/** Returns the claim that the options ask for, before it is taken. Dies for invalid options. */
+/** Returns the requested claim, before taking it over. Dies for invalid options. */
 export const make = (id: string, options: Options): Effect.Effect<OwnClaim, never, Journals.Store> =>
   Effect.flatMap(
     Journals.Store,
@@ -185,18 +185,18 @@ export const make = (id: string, options: Options): Effect.Effect<OwnClaim, neve
   )
 
 /**
- * Takes the claim of a session. It is not renewed before `Session.claim` reads the session under it, and belongs to the
- * caller, who releases it.
+ * Takes a session's claim. Renewal begins when `Session.claim` reads the session under the claim. The caller owns the
+ * claim and must release it.
  */
 export const take = (
   id: string,
   options: Options = {}
 ): Effect.Effect<OwnClaim, SessionClaimed | Journals.StoreError, Journals.Store> =>
   Effect.flatMap(make(id, options), (claim) =>
-    // The claim may have been taken when this is interrupted.
+    // The claim may already be taken when this is interrupted.
     Effect.onInterrupt(Effect.as(claim.take, claim), () => claim.release))
 
-/** Takes the claims of up to `limit` sessions with work left, as {@link take} takes one. */
+/** Takes the claims of up to `limit` sessions with work left, like {@link take}. */
 export const takeUnfinished = (
   limit: number,
   options: Options = {}
@@ -211,11 +211,11 @@ export const takeUnfinished = (
     return ids.map((id) => new OwnClaim(id, { ...terms, began }, store, context))
   })
 
-/** A moment by the two clocks of the process: the one that can be set, and the one that only goes forward. */
+/** A moment on the process's two clocks: the adjustable and the monotonic clock. */
 interface Moment {
-  /** Milliseconds since 1970, by the clock that can be set. */
+  /** Milliseconds since 1970, by the adjustable clock. */
   readonly wallMillis: number
-  /** Milliseconds of the clock that only goes forward. */
+  /** Milliseconds of the monotonic clock. */
   readonly monotonicMillis: number
 }
 
@@ -225,51 +225,50 @@ const momentOf = (clock: Clock.Clock): Moment => ({
   monotonicMillis: Number(clock.monotonicTimeNanosUnsafe()) / 1_000_000
 })
 
-/** The settings of a claim. */
+/** Claim settings. */
 interface Terms {
   readonly owner: string
-  /** Duration of the claim unless it is renewed. */
+  /** Term of the claim unless renewed. */
   readonly termMillis: number
-  /** Interval at which a running operation looks for commands. */
+  /** Interval at which a running operation checks for commands. */
   readonly pollMillis: number
-  /** Moment of the request that took the claim, where that is done. */
+  /** Moment of the request that took the claim, once taken. */
   readonly began?: Moment
   readonly onLost?: Options["onLost"]
 }
 
 /**
- * A claim that is held until it is released or lost.
+ * A claim held until released or lost.
  *
  * **Details**
  *
- * Only the store ends a claim. If the wall clock or the monotonic clock of the process says that the store confirmed
- * the claim longer than a third of the term ago, the process may have been frozen, or its clock set: the store is then
- * asked before a handler starts. A claim that the store has not confirmed for a whole term, although it was asked, is
- * lost.
+ * Only the store ends a claim. If either process clock shows that the store confirmed the claim longer than a third of
+ * the term ago, the process may have been frozen, or its clock set: the store is then asked before a handler starts. A
+ * claim the store has not confirmed for a whole term despite requests is lost.
  *
- * A claim that is left while a call is started is not released: the effect of the call may still be under way, and
- * the next owner asks for it when the term is over.
+ * A claim left during a started call is not released: the call may still take effect, and the next owner handles the
+ * call when the term is over.
  *
  * @category models
  * @since 0.1.0
  */
 export interface HeldClaim {
-  /** The id of the session. */
+  /** Session id. */
   readonly id: string
-  /** The owner of the claim. */
+  /** Claim owner. */
   readonly owner: string
-  /** `true` from the moment at which {@link leave} is called: no further call starts, and no model is asked. */
+  /** `true` once {@link leave} is called: no further call starts, and no model is asked. */
   readonly isLeaving: boolean
-  /** Makes the operation that runs under the claim look for commands of other processes now. */
+  /** Makes the operation under this claim check for commands from other processes now. */
   readonly look: Effect.Effect<void>
   /**
-   * Asks what runs under the claim to leave, and waits until no call is under way, at most for the given number of
-   * milliseconds. A call that is still under way then is interrupted with its operation.
+   * Asks operations under the claim to leave, and waits until no call is running, at most for the given milliseconds.
+   * Calls still running then are interrupted with their operation.
    */
   readonly leave: (drainMillis: number) => Effect.Effect<void>
   /**
-   * Stops renewing the claim, which then ends after the given number of milliseconds: the pause before the next
-   * attempt. While a call is started it ends after its term, if that is longer.
+   * Stops renewing the claim, which then ends after the given milliseconds: the pause before the next attempt. With a
+   * started call it ends after its term, if longer.
    */
   readonly rest: (millis: number) => Effect.Effect<void, Journals.StoreError>
   /**
@@ -279,64 +278,67 @@ export interface HeldClaim {
   readonly release: Effect.Effect<void>
 }
 
-/** Returns a claim with all of its parts. Throws for an object that no claim is. */
+/** Returns a claim with its internal members. Throws for any other object. */
 export const own = (claim: HeldClaim): OwnClaim => {
   if (claim instanceof OwnClaim) return claim
   throw new TypeError("a claim is made by Journal.claim, Journal.claimUnfinished or Session.claim; got another object")
 }
 
-/** A claim, with what operations need that run under it. */
+/** A claim, with everything needed by operations under it. */
 export class OwnClaim implements HeldClaim {
   readonly id: string
   readonly owner: string
-  /** Interval at which a running operation looks for commands, in milliseconds. */
+  /** Interval at which a running operation checks for commands, in milliseconds. */
   readonly pollMillis: number
   /** Fails when the claim is lost, or its scope closes. */
   readonly lost = Deferred.makeUnsafe<never, SessionClaimed>()
-  /** Duration of the claim unless it is renewed. */
+  /** Term of the claim unless renewed. */
   private readonly termMillis: number
-  /** The store that holds the claim. */
+  /** Store holding the claim. */
   private readonly store: Journals.Service
-  /** Asks the store in a fiber that the caller can leave, whatever the store does. */
+  /** Asks the store in a fiber the caller can leave, whatever the store does. */
   readonly request: <A, R>(
     name: string,
     request: Effect.Effect<A, Journals.StoreError, R>
   ) => Effect.Effect<A, Journals.StoreError, R>
-  /** Gives requests that are under way the grace period to end. */
+  /** Gives pending requests the grace period to end. */
   private readonly close: Effect.Effect<unknown>
-  /** Ends when a leave is to wait no longer. */
+  /** Ends when a leave must no longer wait. */
   private readonly hurry: Effect.Effect<void>
-  /** The clocks of the process. */
+  /** Clocks of the process. */
   private readonly clock: Clock.Clock
-  /** Reports that the claim is lost. */
+  /** Reports the loss of the claim. */
   private readonly onLost: NonNullable<Options["onLost"]>
-  /** The beginning of the last request that the store confirmed. */
+  /** Start of the last request confirmed by the store. */
   private confirmed: Moment
-  /** Open while a renewal is needed before its time. */
+  /** Open while a renewal is needed early. */
   private readonly due = Latch.makeUnsafe()
   /** Completes with the next confirmation. */
   private next = Deferred.makeUnsafe<void>()
-  /** Open while a running operation has to look for commands. */
+  /** Open while a running operation must check for commands. */
   private readonly asked = Latch.makeUnsafe()
-  /** Tells whether the claim is no longer renewed, and ends by itself. */
+  /** `true` once the claim is no longer renewed and ends by itself. */
   private isResting = false
-  /** Tells whether the claim was given back, or is about to be. */
+  /** `true` once the claim was given back, or is about to be. */
   private isReleased = false
-  /** Open from the moment at which the owner wants to leave. */
+  /** Open once the owner wants to leave. */
   private readonly leaving = Latch.makeUnsafe()
-  /** Fails when the scope of the claim closes: what runs under it is interrupted, and may record what it comes to. */
+  /**
+   * Fails when the claim's scope closes: operations under the claim are interrupted, and may still record their
+   * results.
+   */
   readonly closing = Deferred.makeUnsafe<never, SessionClaimed>()
-  /** Open from the moment at which calls under way have had their time to end. */
+  /** Open once running calls have had their time to end. */
   readonly drained = Latch.makeUnsafe()
-  /** Number of operations that run under the claim. */
+  /** Number of operations under the claim. */
   private operations = 0
   /** Open while no operation runs. */
   private readonly unused = Latch.makeUnsafe(true)
-  /** The calls whose handlers are under way, and other work that a leave waits for, by their journals. */
+  /** Calls with running handlers, and other work a leave waits for, by journal. */
   private readonly underWay = new Map<string, Set<string | symbol>>()
-  /** Open while nothing is under way. */
+  /** Open while nothing is running. */
   private readonly idle = Latch.makeUnsafe(true)
-  /** The journals in which an operation has left a call without an end. */
+  /** Journals where an operation left a call without an end. */
   private readonly started = new Set<string>()
 
   constructor(id: string, terms: Terms, store: Journals.Service, context: Context.Context<never>) {
@@ -347,7 +349,7 @@ export class OwnClaim implements HeldClaim {
     this.onLost = terms.onLost ?? (() => {})
     this.store = store
     const requests = new Running(Settings.defaultGrace, context)
-    // Each evaluation has a fiber of its own: a caller may ask again before the fiber of its last request has ended.
+    // Each evaluation has its own fiber: a caller may ask again before its last request's fiber has ended.
     this.request = (name, request) =>
       Effect.suspend(() =>
         new Worker(requests, { kind: "store", id, name, onSoftStop: "unaffected", once: true })
@@ -361,14 +363,14 @@ export class OwnClaim implements HeldClaim {
 
   readonly look: Effect.Effect<void> = Effect.suspend(() => Effect.asVoid(this.asked.open))
 
-  /** Waits until a running operation has to look for commands: at each interval, and on request. */
+  /** Waits until a running operation must check for commands: at each interval, and on request. */
   readonly looks: Effect.Effect<void> = Effect.suspend(() =>
     Effect.andThen(Effect.raceFirst(Effect.sleep(this.pollMillis), this.asked.await), this.asked.close)
   )
 
   /**
-   * Notes that the store has confirmed the claim, by a request that began at this moment. A request that began later
-   * may have ended earlier.
+   * Notes a confirmation by the store, for a request begun at this moment. A request begun later may have ended
+   * earlier.
    */
   private confirm(began: Moment): void {
     if (began.monotonicMillis >= this.confirmed.monotonicMillis) this.confirmed = began
@@ -388,15 +390,15 @@ export class OwnClaim implements HeldClaim {
   })
 
   /**
-   * Renews the claim every third of its term, more often while the store does not answer, and at once where a call
-   * waits for it. Ends when the claim is lost, or no longer to be renewed.
+   * Renews the claim every third of its term, more often while the store does not answer, and at once when a call waits
+   * for renewal. Ends when the claim is lost or need not be renewed.
    */
   private readonly renew: Effect.Effect<void> = Effect.suspend(() => {
     const pause = this.termMillis / 3
     const asked = Effect.suspend(() => {
       this.due.closeUnsafe()
       const left = this.termMillis - this.elapsed.monotonicMillis
-      // A process that stood still for longer than the term asks once.
+      // A process frozen for longer than the term asks once.
       return Effect.timeoutOption(this.renewal, left > 0 ? Math.min(pause, left) : pause)
     })
     const from = (wait: number): Effect.Effect<void> =>
@@ -412,12 +414,12 @@ export class OwnClaim implements HeldClaim {
     return from(pause)
   })
 
-  /** Loses the claim, which the store has given to another owner, or to none. */
+  /** Loses the claim, which the store has given to another owner or removed. */
   private readonly taken: Effect.Effect<void> = Effect.suspend(() =>
     Effect.flatMap(Effect.orElseSucceed(this.current, () => undefined), (claim) => this.lose(claim))
   )
 
-  /** Reads the claim of the session from the store. */
+  /** Reads the session's claim from the store. */
   private get current(): Effect.Effect<Journals.Claim | undefined, Journals.StoreError> {
     return this.request("claimOf", this.store.claimOf(this.id))
   }
@@ -425,7 +427,7 @@ export class OwnClaim implements HeldClaim {
   /** Asks the store to renew the claim. */
   private readonly renewal: Effect.Effect<"renewed" | "taken" | "unanswered"> = Effect.suspend(() => {
     const began = momentOf(this.clock)
-    // The answer of the store counts even if nothing waits for it any more.
+    // The store's answer counts even if nothing waits any more.
     const renewal = Effect.map(this.store.renew(this.id, this.owner, this.termMillis), (isHeld) => {
       if (isHeld) this.confirm(began)
       return isHeld
@@ -436,23 +438,23 @@ export class OwnClaim implements HeldClaim {
     })
   })
 
-  /** The time since the last confirmation, by each clock. */
+  /** Time since the last confirmation, by each clock. */
   private get elapsed(): Moment {
     const now = momentOf(this.clock)
     return {
-      // A wall clock that was set back is as unreliable as one that was set forward.
+      // A wall clock set back is as unreliable as one set forward.
       wallMillis: Math.abs(now.wallMillis - this.confirmed.wallMillis),
       monotonicMillis: now.monotonicMillis - this.confirmed.monotonicMillis
     }
   }
 
-  /** Tells whether the store has confirmed the claim within a third of the term, by both clocks. */
+  /** `true` if the store has confirmed the claim within a third of the term, by both clocks. */
   get isFresh(): boolean {
     const { monotonicMillis, wallMillis } = this.elapsed
     return Math.max(monotonicMillis, wallMillis) <= this.termMillis / 3
   }
 
-  /** Waits for the next confirmation by the store, which is asked at once. Waits for ever where the claim is lost. */
+  /** Asks the store at once and waits for its next confirmation. Waits for ever if the claim is lost. */
   readonly confirmation: Effect.Effect<void> = Effect.suspend(() => {
     // A store may answer before `openUnsafe` returns.
     const { next } = this
@@ -460,18 +462,18 @@ export class OwnClaim implements HeldClaim {
     return Deferred.await(next)
   })
 
-  /** Loses the claim if the store has given it to another owner, or to none. */
+  /** Loses the claim if the store has given it to another owner or removed it entirely. */
   readonly check: Effect.Effect<void, Journals.StoreError> = Effect.suspend(() =>
     Effect.flatMap(this.current, (claim) => claim?.owner === this.owner ? Effect.void : this.lose(claim))
   )
 
-  /** The error of a claim that has no other owner. */
+  /** Error of a claim without another owner. */
   private get loss(): SessionClaimed {
     const until = this.confirmed.wallMillis + this.termMillis
     return new SessionClaimed({ reason: "lost", id: this.id, owner: this.owner, until })
   }
 
-  /** Loses the claim, to the owner of `other` if there is one. Everything that runs under the claim stops. */
+  /** Loses the claim, to the owner of `other` if given. Everything under the claim stops. */
   private lose(other?: Journals.Claim): Effect.Effect<void> {
     if (Deferred.isDoneUnsafe(this.lost)) return Effect.void
     const { monotonicMillis, wallMillis } = this.elapsed
@@ -491,19 +493,19 @@ export class OwnClaim implements HeldClaim {
     return this.leaving.isOpen()
   }
 
-  /** Notes that a handler begins. */
+  /** Notes the start of a handler. */
   begin(journal: string, call: string | symbol): void {
     this.underWay.set(journal, (this.underWay.get(journal) ?? new Set()).add(call))
     this.idle.closeUnsafe()
   }
 
-  /** Notes that the end of a handler is recorded. */
+  /** Notes the recorded end of a handler. */
   end(journal: string, call: string | symbol): void {
     const calls = this.underWay.get(journal)
     if (calls?.delete(call) === true && calls.size === 0) this.noneUnderWay(journal)
   }
 
-  /** Does work that a leave waits for. */
+  /** Does work a leave waits for. */
   during<A, E, R>(work: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
     return Exit.isExit(work) ? work : Effect.suspend(() => {
       const name = Symbol()
@@ -512,15 +514,15 @@ export class OwnClaim implements HeldClaim {
     })
   }
 
-  /** Notes that nothing of a journal is under way any more. */
+  /** Notes that nothing in a journal is running any more. */
   private noneUnderWay(journal: string): void {
     if (this.underWay.delete(journal) && this.underWay.size === 0) this.idle.openUnsafe()
   }
 
   /**
-   * Notes that an operation is over, and that no handler of it is under way. `calls` tells what it leaves without an
-   * end in that journal: a call that has started, nothing but runs of sub-agents, which have noted their own calls, or
-   * none, and then nothing in its nested runs either.
+   * Notes that an operation is over and none of its handlers is running. `calls` describes what it leaves without an
+   * end in that journal: a started call, only sub-agent runs, which have noted their own calls, or nothing, and then
+   * nothing in its nested runs either.
    */
   left(journal: string, calls: "started" | "nested" | "none"): void {
     this.noneUnderWay(journal)
@@ -532,7 +534,7 @@ export class OwnClaim implements HeldClaim {
     }
   }
 
-  /** Notes that an operation begins, and that it ends when the scope closes. */
+  /** Notes the start of an operation, and its end when the scope closes. */
   readonly enter: Effect.Effect<void, never, Scope.Scope> = Effect.acquireRelease(
     Effect.sync(() => {
       this.operations++
@@ -559,8 +561,8 @@ export class OwnClaim implements HeldClaim {
   }
 
   /**
-   * Renews the claim until the scope closes. Operations that run under it in other fibers are then interrupted, and
-   * have the grace period to record what they come to.
+   * Renews the claim until the scope closes. Operations under the claim in other fibers are then interrupted, and have
+   * the grace period to record their results.
    */
   readonly hold: Effect.Effect<void, never, Scope.Scope> = Effect.suspend(() =>
     Effect.andThen(
@@ -581,12 +583,12 @@ export class OwnClaim implements HeldClaim {
       : this.store.release(this.id, this.owner)
     return Effect.flatMap(
       Effect.timeoutOption(Effect.exit(this.request("release", release)), Settings.defaultGrace),
-      // A request that has had its grace period is not waited for again.
+      // A request past its grace period is not waited for again.
       (answer) => Option.isSome(answer) ? this.ended : Effect.asVoid(Effect.forkDetach(this.ended))
     )
   })
 
-  /** Ends the claim in this process: everything that still runs under it stops. */
+  /** Ends the claim in this process: everything still running under the claim stops. */
   private readonly ended: Effect.Effect<void> = Effect.suspend(() => {
     Deferred.doneUnsafe(this.lost, Exit.fail(this.loss))
     return Effect.asVoid(this.close)

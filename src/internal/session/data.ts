@@ -1,7 +1,6 @@
 /**
- * The data of a session as programs see it, and the errors about it. A *suspension* is a call that waits for an
- * answer from outside: a question to the user, an approval, a manual call, or a call whose effect is unknown. Public
- * as `Session`.
+ * Session data as seen by programs, and its errors. A *suspension* is a call waiting for an outside answer: a question
+ * to the user, an approval, a manual call, or a call with an unknown effect. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -15,7 +14,7 @@ import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 
 /**
- * Status of a session:
+ * Session status:
  *
  * - `idle`: nothing waits, and the next operation may begin
  * - `awaiting_user`: a question is open
@@ -38,13 +37,13 @@ export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools"
 export type Status = (typeof Status)["Type"]
 
 /**
- * The answer to a question, or the result of a manual call.
+ * Answer to a question, or result of a manual call.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ValueAnswer extends Schema.Opaque<ValueAnswer>()(Schema.TaggedStruct("Value", {
-  /** The value, as plain JSON. */
+  /** Value, as plain JSON. */
   value: Json.Opaque
 })) {}
 
@@ -55,7 +54,7 @@ export class ValueAnswer extends Schema.Opaque<ValueAnswer>()(Schema.TaggedStruc
  * @since 0.1.0
  */
 export class ApprovedAnswer extends Schema.Opaque<ApprovedAnswer>()(Schema.TaggedStruct("Approved", {
-  /** Arguments that replace those of the call. */
+  /** Arguments replacing the call's own. */
   arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 })) {}
 
@@ -66,7 +65,7 @@ export class ApprovedAnswer extends Schema.Opaque<ApprovedAnswer>()(Schema.Tagge
  * @since 0.1.0
  */
 export class DeniedAnswer extends Schema.Opaque<DeniedAnswer>()(Schema.TaggedStruct("Denied", {
-  /** The reason, as the model reads it. */
+  /** Reason, read by the model. */
   reason: Schema.optionalKey(Schema.String)
 })) {}
 
@@ -79,7 +78,7 @@ export class DeniedAnswer extends Schema.Opaque<DeniedAnswer>()(Schema.TaggedStr
 export class ExpiredAnswer extends Schema.Opaque<ExpiredAnswer>()(Schema.TaggedStruct("Expired", {})) {}
 
 /**
- * The answer that settles a suspension.
+ * The answer settling a suspension.
  *
  * @category schemas
  * @since 0.1.0
@@ -103,57 +102,57 @@ const verdict = Schema.Literals(["answered", "approved", "denied", "expired"])
  * @since 0.1.0
  */
 export class Settled extends Schema.Opaque<Settled>()(Schema.Struct({
-  /** The id of the suspension. */
+  /** Suspension id. */
   id: Schema.String,
-  /** The verdict. */
+  /** Verdict. */
   verdict,
-  /** Time of the verdict, in milliseconds since 1970. Left out where no record has it. */
+  /** Time of the verdict, in milliseconds since 1970. Left out if not recorded. */
   at: Schema.optionalKey(Schema.Finite),
-  /** The sender of a denial, as the program names them. Left out where the program does not say. */
+  /** Sender of a denial, as named by the program. Left out if unknown. */
   by: Schema.optionalKey(Schema.String),
-  /** The reason of a denial. Left out where there is none. */
+  /** Reason for a denial. Left out if absent. */
   detail: Schema.optionalKey(Schema.String)
 })) {}
 
-/** The verdict that stands, as receipts have it. */
+/** Standing verdict, as in receipts. */
 export const standing = {
-  /** The verdict that stands. Left out where none does. */
+  /** Standing verdict. Left out if absent. */
   verdict: Schema.optionalKey(verdict),
-  /** Time of that verdict, in milliseconds since 1970. Left out where no record has it. */
+  /** Time of that verdict, in milliseconds since 1970. Left out if not recorded. */
   at: Schema.optionalKey(Schema.Finite)
 }
 
 /**
- * Answers for the nested run of a call.
+ * Answers for a call's nested run.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class NestedAnswers extends Schema.Opaque<NestedAnswers>()(Schema.Struct({
-  /** The id of the call. */
+  /** Call id. */
   id: Schema.String,
-  /** The answers, each for a call that the nested run waits for. */
+  /** Answers, each for a call the nested run waits for. */
   answers: Schema.Array(Schema.Struct({
-    /** The id under which the nested run waits for the call. */
+    /** Id under which the nested run waits for the call. */
     id: Schema.String,
-    /** The answer. */
+    /** Answer. */
     answer: Answer,
-    /** The sender of the answer, as the program names them. Left out where the program does not say. */
+    /** Sender of the answer, as named by the program. Left out if unknown. */
     by: Schema.optionalKey(Schema.String)
   }))
 })) {}
 
 const resume = {
-  /** The state that the handler left with its question. */
+  /** State left by the handler with its question. */
   state: Json.Opaque,
-  /** The key of the call. */
+  /** Idempotency key of the call. */
   idempotencyKey: Schema.String,
-  /** The number of the attempt that asked. */
+  /** Number of the asking attempt. */
   attempt: Schema.Int
 }
 
 /**
- * The state that a handler left with its question: `resume` of `Tool.askUser`.
+ * State left by a handler with its question: `resume` of `Tool.askUser`.
  *
  * @category schemas
  * @since 0.1.0
@@ -161,84 +160,79 @@ const resume = {
 export class Resume extends Schema.Opaque<Resume>()(Schema.Struct(resume)) {}
 
 /**
- * A call whose handler is started again once its question has its answer.
+ * A call whose handler is restarted once its question is answered.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Resumable extends Schema.Opaque<Resumable>()(Schema.Struct({
-  /** The id of the call. */
+  /** Call id. */
   id: Schema.String,
   ...resume,
-  /** The answer. Left out until it is there. */
+  /** Answer. Left out until available. */
   answer: Schema.optionalKey(Json.Opaque)
 })) {}
 
 /**
- * An approval that is remembered: calls that it covers run without being asked about again.
+ * A remembered approval: calls covered by the approval run without asking again.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Allowed extends Schema.Opaque<Allowed>()(Schema.Struct({
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
-  /** The hash of the tool, as the approval was asked for: another tool of its name is asked about. */
+  /** Hash of the approved tool: a different tool of the same name is asked about. */
   tool: Schema.String,
-  /** The calls that it covers: all of the tool, or those with the same arguments. */
+  /** Covered calls: all calls to the tool, or calls with the same arguments. */
   remember: Schema.Literals(["tool", "arguments"]),
-  /** The arguments, as the model sent them. Left out where all are covered. */
+  /** Arguments, as sent by the model. Left out if all calls are covered. */
   arguments: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
-  /** The id of the suspension that was approved. */
+  /** Id of the approved suspension. */
   id: Schema.String,
-  /** The person who approved it, as the program names them. Left out where the program did not say. */
+  /** Person who approved, as named by the program. Left out if unknown. */
   by: Schema.optionalKey(Schema.String),
-  /** Time of the approval, in milliseconds since 1970. Left out where it is not known. */
+  /** Time of the approval, in milliseconds since 1970. Left out if unknown. */
   time: Schema.optionalKey(Schema.Finite)
 })) {}
 
 const Data = Schema.Struct({
-  /** The id in a store, and the default of `cacheKey`. Absent if the session was made without one. */
+  /** Id in a store, and default for `cacheKey`. Left out if the session was made without an id. */
   id: Schema.optionalKey(Schema.String),
-  /** The conversation. Every provider accepts it unchanged, except for the calls in `suspensions`. */
+  /** Conversation. Every provider accepts it unchanged, except for the calls in `suspensions`. */
   thread: Thread.Thread,
-  /** Status of the session. */
+  /** Session status. */
   status: Status,
-  /** The calls that wait for an answer from outside, each under its own id, in call order. */
+  /** Calls waiting for an outside answer, each under its own id, in call order. */
   suspensions: Schema.Array(Event.Suspension),
-  /** The calls that were approved and have not run yet, in call order. The next run begins with them. */
+  /** Approved calls that have not run yet, in call order. The next run begins with these. */
   approved: Schema.Array(Message.ToolCall),
-  /**
-   * The suspensions that were settled since the last run. The next run reports each call that it does not run as an
-   * event.
-   */
+  /** Suspensions settled since the last run. The next run reports each call it does not run as an event. */
   answered: Schema.Array(Settled),
-  /**
-   * Answers for nested runs, each under the id of its call, until that call runs again. Left out when there are none.
-   */
+  /** Answers for nested runs, by call id, until the call runs again. Left out if empty. */
   nested: Schema.optionalKey(Schema.Array(NestedAnswers)),
   /**
-   * The states of handlers that asked and are started again with the answer, until their calls run again. They are not
-   * meant for clients. Left out when there are none.
+   * States of asking handlers to be restarted with the answer, until their calls run again. Not meant for clients. Left
+   * out if empty.
    */
   resumable: Schema.optionalKey(Schema.Array(Resumable)),
-  /** The versions of the tools of open calls, by the ids of the calls. Left out where no such tool has one. */
+  /** Tool versions of open calls, by call id. Left out if no such tool has a version. */
   versions: Schema.optionalKey(Schema.Record(Schema.String, Schema.String)),
-  /** The approvals that are remembered, oldest first: at most 100. Left out where there are none. */
+  /** Remembered approvals, oldest first: at most 100. Left out if empty. */
   allowed: Schema.optionalKey(Schema.Array(Allowed)),
-  /** The calls of `suspensions` that wait for an approval or a result, without the questions. */
+  /** Calls in `suspensions` waiting for an approval or a result, without questions. */
   pendingToolCalls: Schema.Array(Message.ToolCall),
-  /** The text of the first open question. */
+  /** Text of the first open question. */
   pendingQuestion: Schema.optionalKey(Schema.String),
-  /** The id of the call that asked it. */
+  /** Id of the asking call. */
   pendingToolCallId: Schema.optionalKey(Schema.String),
-  /** The data that handlers read as `call.context`, with the updates that they returned. Empty by default. */
+  /** Value of `call.context` for handlers, with their updates. Empty by default. */
   context: Schema.Record(Schema.String, Json.Opaque),
-  /** The caller's own data. In status `error` it contains the error of the last run as `error`. Empty by default. */
+  /** The caller's own data. In status `error` it has the last run's error as `error`. Empty by default. */
   metadata: Json.Metadata
 })
 
-/** Checks the invariants of a status, which hand-written data may violate. */
+/** Checks the status invariants, which hand-written data may violate. */
 const broken = (session: (typeof Data)["Type"]): string | undefined => {
   switch (session.status) {
     case "awaiting_user":
@@ -253,7 +247,7 @@ const broken = (session: (typeof Data)["Type"]): string | undefined => {
 }
 
 /**
- * A session: serialisable data only.
+ * A session: serializable data only.
  *
  * @category schemas
  * @since 0.1.0
@@ -262,33 +256,33 @@ export class Session
   extends Schema.Opaque<Session>()(Data.check(Schema.makeFilter((session) => broken(session) ?? true)))
 {}
 
-/** Tells whether a value is a session. A thread is not. */
+/** Returns `true` for a session, and `false` for a thread. */
 export const isSession = Schema.is(Session)
 
-/** Returns the text of the model's last reply, `""` without one. The question of a tool is no reply. */
+/** Returns the text of the model's last reply, or `""`. A tool's question is not a reply. */
 export const outputText = ({ thread }: Session): string => {
   const reply = thread.messages.findLast(SharedMessages.isReply)
   return reply === undefined ? "" : Message.text(reply)
 }
 
 /**
- * Options of a new session.
+ * Options for a new session.
  *
  * @category options
  * @since 0.1.0
  */
 export interface Options {
-  /** The id of the session, for the caller's own use. A session in a store has the id that it is opened with. */
+  /** Session id, for the caller's own use. A session in a store has the id passed to `open`. */
   readonly id?: string
-  /** The conversation so far. Empty by default. */
+  /** Initial conversation. Empty by default. */
   readonly thread?: Thread.Thread
-  /** The data that handlers read as `call.context`. Empty by default. */
+  /** Value of `call.context` for handlers. Empty by default. */
   readonly context?: Session["context"]
   /** The caller's own data. Empty by default. */
   readonly metadata?: Session["metadata"]
 }
 
-/** The options of a new session. */
+/** Options for a new session. */
 export const knownOptions = {
   id: Values.text,
   thread: Values.record,
@@ -313,30 +307,30 @@ export const make = (options: Options = {}): Session => {
 }
 
 /**
- * The caller's mistakes in the data of a session. A wrong status is a defect instead, and names the right call.
+ * Mistakes by the caller in session data. A wrong status is a defect instead, naming the right call.
  *
  * - `session_in_error_state`: the last run failed; call `Session.recover` first
  * - `approval_pending`: the user replied while calls wait for an approval. Settle them with `Session.approve` or
- *   `Session.deny` first (`Session.expire` where their time is over), or reply with `pending: "deny"`. Answer a
- *   question beside an approval with `Session.answer`
+ *   `Session.deny` first (`Session.expire` if their time is over), or reply with `pending: "deny"`. Answer a question
+ *   beside an approval with `Session.answer`
  * - `unknown_tool_call_id`: no such call waits; `already_answered`: the call has its answer
- * - `invalid_answer`: the answer does not fit the question, or the kind of the call
- * - `invalid_arguments`: the tool of the call cannot read the arguments of an approval. `metadata.issues` has the
- *   `path` of each part within the arguments that does not fit, and the `reason`. The call keeps waiting
+ * - `invalid_answer`: the answer does not fit the question, or the kind of call
+ * - `invalid_arguments`: the call's tool cannot read an approval's arguments. `metadata.issues` has the `path` and
+ *   `reason` of each misfit. The call keeps waiting
  * - `expired`: the time for an answer is over; `Session.expire` settles the call
- * - `several_pending`: several calls are open, so a reply cannot answer one; use `Session.answer`
+ * - `several_pending`: several calls are open, so a reply cannot answer just one call; use `Session.answer`
  * - `unfinished`: the session has work left, which a snapshot would lose
- * - `id_taken`: the id was used before, for a message, a verdict or a session with different content
- * - `unknown_message`: no run of the session began with this message, so that none can branch before it
- * - `invalid_title`: the title of a session is empty, too long, or has characters that no title may have
- * - `nested`: the session is a nested run, which only its parent continues; submit to the session of its parent, label
- *   or take the snapshot of that session
+ * - `id_taken`: the id was already used for a message, a verdict or a session with different content
+ * - `unknown_message`: no run of the session began with this message, so no branch can start before it
+ * - `invalid_title`: a session title is empty, too long, or has forbidden characters
+ * - `nested`: the session is a nested run, which only its parent continues; submit to, label or snapshot the parent's
+ *   session
  *
  * @category errors
  * @since 0.1.0
  */
 export class SessionError extends Schema.TaggedError<SessionError>("heddle/Session/SessionError")("SessionError", {
-  /** The kind of the mistake. */
+  /** Kind of mistake. */
   reason: Schema.Literals([
     "session_in_error_state",
     "approval_pending",
@@ -352,9 +346,9 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "invalid_title",
     "nested"
   ]),
-  /** A description of the problem, with the call that resolves it. */
+  /** Description of the problem, naming the call that resolves it. */
   detail: Schema.optionalKey(Schema.String),
-  /** `toolCallId` where the error is about one call, and `issues` of `invalid_arguments`. */
+  /** `toolCallId` for an error about one call, and `issues` for `invalid_arguments`. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {

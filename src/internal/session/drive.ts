@@ -1,7 +1,7 @@
 /**
- * Does the work that is left in a session: resumes an interrupted run, replies to a submitted message, and continues
- * once all calls are settled, until no work is left or a call waits. It expires what waits too long, and ends a run
- * that cannot succeed. Public as `Session.drive`.
+ * Does the work left in a session: resumes an interrupted run, replies to a submitted message, and continues once all
+ * calls are settled, until no work is left or a call waits. Expires overdue calls, and ends a run that cannot succeed.
+ * Public as `Session.drive`.
  *
  * @since 0.1.0
  */
@@ -30,7 +30,7 @@ import * as Settling from "./settling.ts"
 import * as Writers from "./writer.ts"
 
 /**
- * Options of the runs of a session that is driven.
+ * Options for the runs of a driven session.
  *
  * @category options
  * @since 0.1.0
@@ -40,7 +40,7 @@ export type RunOptions<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> =
   & Operations.ResumeOptions
 
 /**
- * Returns the options of the next run of a session, or an effect that does.
+ * Returns the options for a session's next run, directly or from an effect.
  *
  * @category options
  * @since 0.1.0
@@ -56,31 +56,31 @@ export type Failure<T extends ReadonlyArray<Tool.Any>, E> =
   | Tool.Fatal<T[number]>
   | E
 
-/** Options of driving a session, without those of its runs. */
+/** Options for driving a session, except those of its runs. */
 interface Settings<RPublish> {
-  /** Receives each event, which waits for it. Events that repeat recorded ones have `replayed: true`. */
+  /** Receives each event; the drive waits for the effect. Repeated recorded events have `replayed: true`. */
   readonly onEvent?: (event: Event.Event) => Effect.Effect<void, never, RPublish>
   /**
-   * Receives the request to stop the run that is under way, once this process knows of the request and before it stops
-   * anything. The end of the run waits for the effect, for the grace period at most. A request that a resumed run
-   * begins with is not received: the run before it was asked.
+   * Receives the request to stop the current run, once this process knows about it and before anything stops. The end
+   * of the run waits for the effect, at most for the grace period. Not called for a request a resumed run begins with:
+   * the run before was asked.
    */
   readonly onStop?: (stop: Records.StopRequested) => Effect.Effect<void, never, RPublish>
   /**
-   * Number of failures in a row after which a run is ended that cannot start or continue: its outcome is `Failed`, and
-   * the session is in status `error`. Requests that cannot be sent, or that the model refuses each time, end it at
-   * once. A missing tool, the store and a claim never do. Before that, `drive` fails with the error, and the next
-   * `drive` tries again. 5 by default.
+   * Number of consecutive failures after which a run that cannot start or continue is ended: its outcome is `Failed`,
+   * and the session gets status `error`. Requests that cannot be sent, or that the model always refuses, end the run at
+   * once. A missing tool, the store and a claim never end a run. Before that, `drive` fails with the error, and the
+   * next `drive` tries again. Defaults to 5.
    */
   readonly maxFailures?: number
-  /** Receives the error of a run that is ended because it cannot succeed. The drive waits for it. */
+  /** Receives the error of a run ended because it cannot succeed. The drive waits for the effect. */
   readonly onGiveUp?: (error: unknown) => Effect.Effect<void, never, RPublish>
-  /** Continues a session once whose last run failed, although no work is left. `false` by default. */
+  /** `true` to continue a session once after its last run failed, although no work is left. Defaults to `false`. */
   readonly retry?: boolean
 }
 
 /**
- * Options of driving a session.
+ * Options for driving a session.
  *
  * @category options
  * @since 0.1.0
@@ -93,7 +93,7 @@ export interface Options<
   REvent = R,
   RPublish = never
 > extends Settings<RPublish> {
-  /** Returns the options of the next run, for the session as it then is, or an effect that does and cannot fail. */
+  /** Returns the next run's options, for the current session, directly or from an effect that cannot fail. */
   readonly run: RunOf<T, E, R, RHalt, REvent>
 }
 
@@ -106,7 +106,7 @@ const knownOptions = {
   retry: Values.flag
 } satisfies NamesOf<Options>
 
-/** The metrics of driven sessions. Their names and meanings are part of the guide. */
+/** Metrics for driven sessions. Their names and meanings are part of the guide. */
 const metrics = {
   attempts: Metric.counter("heddle.runs.attempts", {
     description: "Runs that were begun or resumed",
@@ -122,7 +122,7 @@ const metrics = {
   })
 }
 
-/** Reasons for which a model refuses the same request each time, until a person changes something. */
+/** Reasons why a model always refuses the same request, until a person changes something. */
 const hopeless: ReadonlySet<Adapter.AdapterError["reason"]> = new Set([
   "authentication_failed",
   "quota_exceeded",
@@ -133,43 +133,43 @@ const hopeless: ReadonlySet<Adapter.AdapterError["reason"]> = new Set([
   "no_scripted_response"
 ])
 
-/** Tells whether the same attempt fails again: a request that no model is sent, or that each model refuses. */
+/** Returns `true` if the same attempt would fail again: a request no model is sent, or every model refuses. */
 const isHopeless = (error: unknown): boolean =>
   error instanceof Thread.ValidationError || error instanceof Adapter.AdapterError && hopeless.has(error.reason)
 
-/** Tells whether an error passes, or belongs to this owner: another one may have the tool that is missing here. */
+/** Returns `true` for an error that passes, or belongs to this owner: another owner may have the missing tool. */
 const isPassing = (error: unknown): boolean =>
   error instanceof Resumptions.ResumeError || error instanceof Journals.StoreError ||
   error instanceof Claims.SessionClaimed
 
-/** Tells whether a record could not be written and never can: the same attempt fails again. */
+/** Returns `true` for a record that can never be written: the same attempt would fail again. */
 const isUnwritable = (error: unknown): error is Journals.StoreError =>
   error instanceof Journals.StoreError && error.operation === "append"
   && (error.reason === "too_large" || error.reason === "unreadable")
 
 /**
- * Tells whether a reply was too large for the store: the model would be asked for another one that is. A reply without
+ * Returns `true` if a reply was too large for the store: asking the model again would yield another. A reply without
  * calls is recorded with its step.
  */
 const isReplyTooLarge = (error: unknown): error is Journals.StoreError =>
   isUnwritable(error) && error.reason === "too_large"
   && (error.record === "ReplyReceived" || error.record === "StepCompleted")
 
-/** Returns the error with which a run was ended instead of being resumed. */
+/** Returns the error that ended a run instead of its resumption. */
 const endedBy = (event: Event.Event): Resumptions.ResumeError | undefined => {
   const outcome = event._tag === "ChatCompleted" ? event.result.outcome : undefined
   return outcome?._tag === "Failed" && outcome.error instanceof Resumptions.ResumeError ? outcome.error : undefined
 }
 
 /**
- * Does the work that is left, if an owner can do it. A new message continues a session whose last run failed. The
- * operation is raced as a whole with the loss of its claim, which costs each event of `Kept.keepStream` a queue.
+ * Does the work left, if an owner can do that work. A new message continues a session whose last run failed. The whole
+ * operation races with the loss of its claim, which costs each `Kept.keepStream` event a queue.
  */
 const workOf = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish>(
   kept: Kept.Claimed,
   options: RunOptions<T, E, R, RHalt, REvent>,
   { failure, isFinal, isRetry, maxFailures, published }: {
-    /** The error that ends the run in place of a further attempt. */
+    /** Error that ends the run instead of another attempt. */
     readonly failure: Journals.StoreError | undefined
     readonly isFinal: SessionRun.IsFinal
     readonly isRetry: boolean
@@ -206,7 +206,7 @@ const times = (count: number): string => count === 1 ? "once" : `${count} times`
 /** Names a session in a log. */
 const named = ({ id }: { readonly id: string }): string => `session ${JSON.stringify(id)}`
 
-/** Logs that a run of another process is resumed. */
+/** Logs that another process's run is resumed. */
 const takingOver = (kept: Kept.Kept, processName: string): Effect.Effect<void> => {
   const { interrupted, state } = kept
   return interrupted === undefined || state.run?.processName === processName ? Effect.void : Effect.andThen(
@@ -218,17 +218,17 @@ const takingOver = (kept: Kept.Kept, processName: string): Effect.Effect<void> =
   )
 }
 
-/** Names the settled calls that a session continues with. */
+/** Names the settled calls a session continues with. */
 const settledIn = (kept: Kept.Kept): string | undefined => {
   const { answered, approved } = kept.session
   return Kept.next(kept) === "continue" ? JSON.stringify([answered, approved.map(({ id }) => id)]) : undefined
 }
 
-/** Tells whether a call of the session waits and its time is over. */
+/** Returns `true` if a waiting call in the session has expired. */
 const isDue = ({ session: { suspensions } }: Kept.Kept, now: number): boolean =>
   suspensions.some(({ expiresAt = Infinity }) => expiresAt <= now)
 
-/** Drives a claimed session until no work is left or its owner is leaving, and returns it. */
+/** Drives a claimed session until no work is left or its owner is leaving, and returns the session. */
 export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish>(
   claimed: Kept.Claimed,
   options: Options<T, E, R, RHalt, REvent, RPublish>
@@ -244,9 +244,9 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
     const processName = yield* Claims.CurrentProcess
     const claim = Claims.own(claimed.claim)
     let kept = yield* Kept.reload(claimed)
-    /** The error that ends the current run, which it could not start with. */
+    /** Error ending the current run, which could not start. */
     let final: { readonly error: unknown; readonly failures: number } | undefined
-    /** `true` while the run is one that a person had tried again, who gets its end. */
+    /** `true` while the run is a person's retry, whose sender gets its end. */
     let isFailed = false
     const isFinal: SessionRun.IsFinal = (error, failures) => {
       if (isPassing(error) || !isFailed && failures < maxFailures && !isHopeless(error)) return false
@@ -267,9 +267,9 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
         yield* onGiveUp(error)
       }))
     }
-    /** The reply of the attempt before that the store never takes. */
+    /** The previous attempt's reply, which the store never takes. */
     let refused: Journals.StoreError | undefined
-    /** Tells whether the session is continued although no work is left. */
+    /** `true` to continue the session although no work is left. */
     let retries = retry
     const stopHook: Writers.StopHook | undefined = onStop && {
       id: kept.id,
@@ -307,7 +307,7 @@ export const drive = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RP
       const before = settledIn(kept)
       kept = yield* Kept.reload(kept)
       if (refused !== undefined) continue
-      // Settled calls that could not run, for example because their time was over, are not tried again at once.
+      // Settled calls unable to run, for example because they expired, are not retried at once.
       if (kept.version === version || before !== undefined && settledIn(kept) === before) return kept
     }
     return kept

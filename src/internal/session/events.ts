@@ -1,6 +1,6 @@
 /**
- * Converts events to records. The journal of an operation uses the functions for single events, and `Session.reducer`
- * converts all events of a run: a record that the state already contains is not made again.
+ * Converts events to records. An operation's journal uses the functions for single events, and `Session.reducer`
+ * converts all events of a run. Records already in the state are not made again.
  *
  * @since 0.1.0
  */
@@ -28,7 +28,7 @@ type NewRecords = ReadonlyArray<Records.Record>
 
 // Calls.
 
-/** The answer of a call, apart from the message in its last event. */
+/** A call's answer, apart from the message in its last event. */
 export interface Answer {
   readonly failure?: Answers.Answer["failure"] | undefined
   readonly code?: Answers.Answer["code"] | undefined
@@ -36,7 +36,7 @@ export interface Answer {
   readonly nestedUsage?: Response.Usage | undefined
 }
 
-/** Returns the record of the event that ends a call. A question becomes a record of the suspension. */
+/** Returns the record of a call-ending event. A question becomes a suspension record. */
 export const endOf = (
   requestId: string,
   toolCall: Message.ToolCall,
@@ -90,7 +90,7 @@ export const waitOf = (
 // A fold in progress.
 
 /**
- * The scope of the events: a whole run, or one step.
+ * Scope of the events: a whole run, or one step.
  *
  * @category models
  * @since 0.1.0
@@ -98,29 +98,28 @@ export const waitOf = (
 export type Mode = "chat" | "step"
 
 /**
- * A fold in progress, from the events of an operation to the session after it. Read its result with
- * `Session.finalize`.
+ * A fold in progress, from an operation's events to the session after it. Read its result with `Session.finalize`.
  *
  * @category models
  * @since 0.1.0
  */
 export interface StreamReducer<out M extends Mode = Mode> {
-  /** The session that the fold started from, which it never changes. */
+  /** Initial session, which the fold never changes. */
   readonly session: SessionData.Session
-  /** The scope of the events. */
+  /** Scope of the events. */
   readonly mode: M
-  /** Tells whether the run has ended. Further events change nothing. */
+  /** `true` once the run has ended. Further events change nothing. */
   readonly isEnded: boolean
 }
 
 /** The fold of the events, apart from the state. */
 interface Folded {
   readonly mode: Mode
-  /** The fold of the events of the model's turns. */
+  /** The fold of the model's turns. */
   collector: Fold.State
-  /** The latest call with an outcome, whose answer follows. */
+  /** Latest call with an outcome, whose answer follows. */
   completed: Event.Of<"ToolExecutionCompleted"> | undefined
-  /** The ends of calls that have not started, from before their reply is whole: they follow it. */
+  /** Ends of unstarted calls from before their reply was complete: they follow the reply. */
   early: ReadonlyArray<Pick<Folded, "completed"> & { readonly tail: OpenCalls.Tail }>
 }
 
@@ -129,7 +128,7 @@ interface Progress<out M extends Mode = Mode> extends StreamReducer<M>, Omit<Fol
 }
 
 /**
- * The result of an operation.
+ * Result of an operation.
  *
  * @category models
  * @since 0.1.0
@@ -137,23 +136,23 @@ interface Progress<out M extends Mode = Mode> extends StreamReducer<M>, Omit<Fol
 export interface Done<out M extends Mode = "chat", A = never> {
   /** The session after the operation. */
   readonly session: SessionData.Session
-  /** The result of the run: a `StepResult` for `Session.step`, and a `ChatResult` for every other operation. */
+  /** Result of the run: a `StepResult` for `Session.step`, and a `ChatResult` for all other operations. */
   readonly result: M extends "chat" ? Chat.Result<A> : Event.StepResult
 }
 
-/** Returns the fold before the first event of an operation that begins in a state. */
+/** Returns the fold before the first event of an operation on a state. */
 const folding = (mode: Mode, state: States.State): Folded => {
   const collector = Fold.initial(Policy.standard, { thread: SharedMessages.plain(States.threadOf(state)) })
   if (state.run !== undefined) Fold.takeUp(collector, state.run.steps.map(({ result }) => result))
   return { mode, collector, completed: undefined, early: [] }
 }
 
-/** Tells whether calls of an earlier turn still have to run. They run before the model is asked. */
+/** Returns `true` if an earlier turn's calls still have to run. They run before the model is asked. */
 export const hasEarlierCalls = ({ turn }: States.State): boolean =>
   turn?.isEarlier === true && turn.open > 0 &&
   Array.from(turn.calls.values()).some(({ _tag }) => _tag === "Granted" || _tag === "Started")
 
-/** Folds an event into the one owner of the fold. A step folds the calls of an earlier turn together with its own. */
+/** Folds an event into the fold's sole owner. A step folds an earlier turn's calls together with its own. */
 const take = (folded: Folded, state: States.State, event: Event.Event): void => {
   if (event._tag === "ToolExecutionCompleted") folded.completed = event
   if (folded.mode === "step" || !hasEarlierCalls(state)) Fold.apply(folded.collector, [event])
@@ -161,13 +160,13 @@ const take = (folded: Folded, state: States.State, event: Event.Event): void => 
 
 const requestIdOf = ({ run }: States.State): string => run?.requestId ?? ""
 
-/** Returns the messages of a thread that the state does not contain. */
+/** Returns the thread messages missing from the state. */
 const news = ({ thread }: States.State, longer: Thread): ReadonlyArray<Message.Message> =>
   SharedMessages.since(longer, SharedMessages.length(thread))
 
 type Thread = SessionData.Session["thread"]
 
-/** Returns the record of a reply that calls tools. */
+/** Returns the record of a reply with tool calls. */
 export const replyOf = (state: States.State, response: Response.Response, stepIndex: number): NewRecords => {
   const requestId = requestIdOf(state)
   return Response.actionableCalls(response).length === 0
@@ -203,12 +202,12 @@ const ended = (state: States.State, folded: Folded, tail: OpenCalls.Tail): NewRe
   const call = state.turn?.calls.get(id)
   if (call === undefined) folded.early = [...folded.early, { completed, tail }]
   if (call === undefined || call._tag === "Answered") return []
-  // An open question is settled, or asked again. A call that waits for something else is answered, or settled.
+  // An open question is settled or asked again. A call waiting for something else is answered or settled.
   const isSettlement = tail._tag === "ToolResultEncoded" && tail.settled === true
   if (call._tag === "Waiting" && tail._tag !== "ToolResultEncoded") return []
   if (isSettlement && call._tag !== "Waiting") return []
   const own = completed?.id === id && !isSettlement ? completed : undefined
-  // A question is settled where its run withdraws it.
+  // A question is settled when withdrawn by its run.
   const code = isSettlement ? "cancelled" : codeOf(own?.result)
   const answer = { failure: failureOf(own?.result), code, contextUpdate: own?.contextUpdate }
   return [endOf(requestIdOf(state), call.toolCall, tail, answer)]
@@ -226,7 +225,7 @@ const waits = (state: States.State, event: Event.Of<"ToolApprovalRequested" | "T
 
 // Steps and runs.
 
-/** Returns the records of the calls that a step hands over to the caller, which no call of a batch has reported. */
+/** Returns the records of calls handed over to the caller in a step, which no batch call has reported. */
 const handedOver = (state: States.State, { suspensions = [] }: Event.Of<"StepCompleted">): NewRecords => {
   const requestId = requestIdOf(state)
   return suspensions.flatMap(({ toolCall, ...open }): NewRecords => {
@@ -237,7 +236,7 @@ const handedOver = (state: States.State, { suspensions = [] }: Event.Of<"StepCom
   })
 }
 
-/** Tells whether the record of the turn's reply has a response, unless the turn failed since. */
+/** Returns `true` if the record of the turn's reply has a response, unless the turn failed since. */
 const isOfReply = (own: States.Turn | undefined, response: Response.Response): boolean =>
   own?.response !== undefined && (own.response.error === undefined) === (response.error === undefined)
 
@@ -267,17 +266,17 @@ export const stepOf = (
   if (nestedUsage !== null) whole.nestedUsage = nestedUsage
   if (operation === "chat") return [...waiting, whole]
   const ended = { ...runEnded(state, step, Outcomes.ofStep(step, 0)), ...keptOf(state, kept) }
-  // A step that ended with the calls of an earlier turn has no turn of its own.
+  // A step that ended with an earlier turn's calls has no turn of its own.
   return whole.messages?.length === 0 ? [ended] : [...waiting, whole, ended]
 }
 
-/** Returns the notes of a step that earlier records do not contain. */
+/** Returns a step's notes missing from earlier records. */
 const newNotes = ({ run }: States.State, notes: Event.Of<"StepCompleted">["notes"] = {}): typeof notes | undefined => {
   const news = Object.entries(notes).filter(([name, note]) => !Json.isSame(note, run?.noted[name]))
   return news.length === 0 ? undefined : Object.fromEntries(news)
 }
 
-/** Returns the messages of a step that earlier records do not contain. */
+/** Returns a step's messages missing from earlier records. */
 const messagesOf = (
   state: States.State,
   { thread }: Event.Of<"StepCompleted">,
@@ -287,7 +286,7 @@ const messagesOf = (
   const own = turn?.isEarlier === false ? States.messagesIn(turn) : [States.messageOf(response)]
   const earlier = turn?.isEarlier === true ? States.messagesIn(turn).length : 0
   const all = news(state, thread).slice(earlier)
-  // Calls started, and their reply never became whole.
+  // Calls started, but their reply never became complete.
   if (turn?.isEarlier === false && turn.message === undefined) return { messages: all }
   const introduced = all.slice(0, Math.max(0, all.length - own.length))
   const isOwn = own.every((message, index) => isSameMessage(all[introduced.length + index], message))
@@ -295,7 +294,7 @@ const messagesOf = (
   return introduced.length === 0 ? {} : { introduced }
 }
 
-/** Tells whether two messages of one turn are the same. Most are answers that are one text. */
+/** Returns `true` if two messages in one turn are the same. Most are single-text answers. */
 const isSameMessage = (one: Message.Message | undefined, other: Message.Message): boolean => {
   if (one?.role !== other.role || one.toolCallId !== other.toolCallId || one.isError !== other.isError) return false
   const isSameText = one.content === other.content && one.finishReason === other.finishReason
@@ -305,7 +304,7 @@ const isSameMessage = (one: Message.Message | undefined, other: Message.Message)
   return toolCalls.length === others.length && toolCalls.every(({ id }, index) => id === others[index]?.id)
 }
 
-/** Returns the record that ends a run. */
+/** Returns the record ending a run. */
 const runEnded = (
   state: States.State,
   result: Pick<Event.ChatResult, "metadata" | "output" | "spent">,
@@ -348,22 +347,20 @@ const errorOf = (outcome: Event.Outcome | undefined): SessionData.Session["metad
   return { error: onToolErrorException ?? { haltToolCallId } }
 }
 
-/**
- * Returns the outcome of a run. A resumed step leaves the session as a step does, unless it was stopped or given up.
- */
+/** Returns a run's outcome. A resumed step leaves the session as a step does, unless stopped or given up. */
 const outcomeOf = ({ run }: States.State, { outcome, steps }: Event.ChatResult): Event.Outcome | undefined => {
   if (run?.operation !== "step" || outcome._tag === "Cancelled" || outcome._tag === "Failed") return outcome
   const last = steps.at(-1)
   return last === undefined ? undefined : Outcomes.ofStep(last, 0)
 }
 
-/** Returns the notes that rules keep for the session, where they are others than those from before the run. */
+/** Returns the rule notes kept for the session, if different from those before the run. */
 const keptOf = (
   state: States.State,
   kept: Event.Of<"ChatCompleted">["kept"]
 ): Pick<Records.RunEnded, "kept"> => kept === undefined || Json.isSame(kept, state.kept) ? {} : { kept }
 
-/** Returns the record of the end of a run. */
+/** Returns the record of a run's end. */
 export const runOf = (state: States.State, { kept, result }: Event.Of<"ChatCompleted">): NewRecords => {
   const { turn } = state
   const known = turn === undefined ? 0 : States.messagesIn(turn).length
@@ -377,7 +374,7 @@ export const runOf = (state: States.State, { kept, result }: Event.Of<"ChatCompl
   }]
 }
 
-/** Returns the records of a folded event that the state does not contain. */
+/** Returns a folded event's records missing from the state. */
 const recordsOf = (state: States.State, folded: Folded, event: Event.Event): NewRecords => {
   const { collector, mode } = folded
   switch (event._tag) {
@@ -410,7 +407,7 @@ const recordsOf = (state: States.State, folded: Folded, event: Event.Event): New
   }
 }
 
-// The reducer for callers that have only the events.
+// The reducer for callers with only the events.
 
 /** Returns the reducer before the first event. Dies for an unknown mode. */
 export const make = <const M extends Mode>(session: SessionData.Session, mode: M): StreamReducer<M> => {
@@ -418,8 +415,7 @@ export const make = <const M extends Mode>(session: SessionData.Session, mode: M
     throw new TypeError(`Session.reducer: the mode must be "chat" or "step"; got: ${JSON.stringify(mode)}`)
   }
   const state = States.stateOf(session)
-  // The events do not contain the messages that start the run. An open question stays open until they show its
-  // answer.
+  // The events lack the messages starting the run. An open question stays open until they show its answer.
   States.change(state, {
     _tag: "RunStarted",
     requestId: "",
@@ -432,7 +428,7 @@ export const make = <const M extends Mode>(session: SessionData.Session, mode: M
 
 const progressOf = <M extends Mode>(progress: Progress<M>): StreamReducer<M> => progress
 
-/** Ends the calls of a reply that is whole, as far as they came to their ends before. */
+/** Ends a complete reply's calls whose ends came earlier. */
 const endEarly = (state: States.State, folded: Folded): void => {
   const { early } = folded
   folded.early = []
@@ -441,7 +437,7 @@ const endEarly = (state: States.State, folded: Folded): void => {
   }
 }
 
-/** Returns the reducer after an event. The given reducer is not changed. */
+/** Returns the reducer after an event, without changing the given reducer. */
 export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Event.Event): StreamReducer<M> => {
   const before = reducer as Progress<M>
   if (before.isEnded) return before
@@ -456,8 +452,8 @@ export const applyEvent = <M extends Mode>(reducer: StreamReducer<M>, event: Eve
 }
 
 /**
- * Returns the session after the stream, and its result. An interrupted stream counts as cancelled, and its whole
- * steps are kept.
+ * Returns the session after the stream, and its result. An interrupted stream counts as cancelled, and its whole steps
+ * are kept.
  */
 export const finalize = <M extends Mode>(reducer: StreamReducer<M>): Done<M> => {
   const { collector, isEnded, mode, session, state: given } = reducer as Progress<M>

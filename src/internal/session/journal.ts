@@ -1,15 +1,15 @@
 /**
- * The store of journals: its operations, its errors, the text form of a record, and the paged reading of a journal.
- * The store in this file keeps journals in memory. Public as `Journal`.
+ * The journal store: its operations, its errors, a record's text form, and paged reading. This file's store keeps
+ * journals in memory. Public as `Journal`.
  *
  * **Details**
  *
- * A store keeps three things beside the records of a session, so that any process can find and continue it:
+ * A store keeps three things beside a session's records, so that any process can find and continue the session:
  *
- * - The summary of the session: the work that is left, and since when. The writer passes it with each append.
- * - The name of the last append, which identifies an append that is repeated after an uncertain failure.
- * - The claim of the session: its owner, and its end. A claim says which owner should act. The journal enforces it:
- *   an append that follows an outdated version is refused.
+ * - The session summary: the work left, and since when. The writer passes the summary with each append.
+ * - The name of the last append, which identifies an append repeated after an uncertain failure.
+ * - The session claim: its owner and its end. A claim determines which owner should act. The journal enforces this: an
+ *   append based on an outdated version is refused.
  *
  * @since 0.1.0
  */
@@ -27,8 +27,8 @@ import * as Records from "./records.ts"
 import type * as States from "./state.ts"
 
 /**
- * The journal has changed since it was read: by another program, or by this one, including an operation that failed
- * or was interrupted. Nothing was appended. Load the session again and decide again.
+ * The journal has changed since it was read, by another program or by this one, including a failed or interrupted
+ * operation. Nothing was appended. Load the session and decide again.
  *
  * @category errors
  * @since 0.1.0
@@ -36,11 +36,11 @@ import type * as States from "./state.ts"
 export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle/Journal/SessionConflict")(
   "SessionConflict",
   {
-    /** The id of the session. */
+    /** Session id. */
     id: Schema.String,
-    /** The version that the append was to follow. */
+    /** Version the append was based on. */
     expected: Schema.Int,
-    /** The current version of the journal. */
+    /** Current journal version. */
     actual: Schema.Int
   }
 ) {
@@ -53,11 +53,11 @@ export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle
 
 Json.addError("SessionConflict", SessionConflict)
 
-/** Cause of the failure of an operation whose append was abandoned. */
+/** Failure cause for an operation whose append was abandoned. */
 const givenUp = "an append was given up: it did not end within the grace period, and may have been written or not"
 
 /**
- * A store operation failed. After a failed append the journal contains all of its records or none; reading it shows
+ * A store operation failed. After a failed append the journal contains all of its records or none at all; reading shows
  * which.
  *
  * @category errors
@@ -65,12 +65,12 @@ const givenUp = "an append was given up: it did not end within the grace period,
  */
 export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/StoreError")("StoreError", {
   /**
-   * `unavailable`: the store did not do it. `full`: no space is left. `read_only`: the store cannot be written to.
-   * `too_large`: a record exceeds the limit of the store. `unreadable`: the stored data is not a journal.
-   * `newer_version`: the data was written by a later release.
+   * `unavailable`: the store did not carry out the operation. `full`: no space is left. `read_only`: the store cannot
+   * be written. `too_large`: a record exceeds the store's limit. `unreadable`: the stored data is not a journal.
+   * `newer_version`: a later release wrote the data.
    */
   reason: Schema.Literals(["unavailable", "full", "read_only", "too_large", "unreadable", "newer_version"]),
-  /** The operation that failed: the name of a member of `Journal.Service`. */
+  /** Failed operation: the name of a `Journal.Service` member. */
   operation: Schema.Literals([
     "append",
     "version",
@@ -86,22 +86,22 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
     "release",
     "claimUnfinished"
   ]),
-  /** The id of the session. Absent where the operation is about all sessions. */
+  /** Session id. Left out if the operation concerns all sessions. */
   id: Schema.optionalKey(Schema.String),
   /**
-   * The first damaged version of a journal: its record is missing, is not a record, or belongs to another place. The
-   * records before it are intact.
+   * First damaged version of a journal: its record is missing, invalid, or belongs elsewhere. Earlier records are
+   * intact.
    */
   version: Schema.optionalKey(Schema.Int),
-  /** The kind of the record that is too large. */
+  /** Kind of the record that is too large. */
   record: Schema.optionalKey(Schema.String),
-  /** The call that this record is about, if it is about one call. */
+  /** Call the record is about, if about a single call. */
   toolCallId: Schema.optionalKey(Schema.String),
-  /** Size of the record in bytes. */
+  /** Record size in bytes. */
   bytes: Schema.optionalKey(Schema.Int),
   /** Largest allowed size in bytes. */
   maxBytes: Schema.optionalKey(Schema.Finite),
-  /** The error of the database, or a description of the damage. */
+  /** Database error, or a description of the damage. */
   cause: Schema.optionalKey(Json.Opaque)
 }) {
   override get message(): string {
@@ -134,65 +134,65 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
 
 Json.addError("StoreError", StoreError)
 
-/** The error of an operation that needs what an abandoned append may have written. */
+/** Returns the error for an operation needing data an abandoned append may have written. */
 export const appendGivenUp = (id: string): StoreError =>
   new StoreError({ reason: "unavailable", operation: "append", id, cause: givenUp })
 
-/** Returns the error for a journal that is damaged from a version on. */
+/** Returns the error for a journal damaged from a version on. */
 export const damaged = (id: string, version: number, cause: unknown): StoreError =>
   new StoreError({ reason: "unreadable", operation: "read", id, version, cause })
 
 /**
- * A session as a store lists it.
+ * A session, as listed by a store.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Listed extends States.Summary {
-  /** The id of the session. */
+  /** Session id. */
   readonly id: string
-  /** The version of its journal. */
+  /** Journal version. */
   readonly version: number
-  /** Time since which `next` holds, in milliseconds since 1970 by the clock of the store. */
+  /** Time since which `next` applies, in milliseconds since 1970 by the store's clock. */
   readonly since: number
-  /** The claim of the session. Absent where it has none, or where its claim has ended by the clock of the store. */
+  /** Session claim. Left out if absent or ended by the store's clock. */
   readonly claim?: Claim
 }
 
 /**
- * Data that a store keeps with an append.
+ * Data kept by a store with an append.
  *
  * @category options
  * @since 0.1.0
  */
 export interface AppendOptions {
   /**
-   * A name for this append that no other append has. A repeat of the last named append adds nothing and succeeds with
-   * the version that the first one led to. Appends without a name do not change the last named append.
+   * Unique name for this append. Repeating the last named append adds nothing and succeeds with the version reached the
+   * first time. Unnamed appends do not change the last named append.
    */
   readonly name?: string
   /**
-   * The summary of the session after the records. Without it the summary is unchanged, except that a
-   * `MessageSubmitted` turns `"nothing"` into `"reply"`.
+   * Session summary after the records. Without a summary the old one is kept, except that a `MessageSubmitted` turns
+   * `"nothing"` into `"reply"`.
    */
   readonly summary?: States.Summary
 }
 
 /**
- * Options of a list of sessions.
+ * Options for listing sessions.
  *
  * @category options
  * @since 0.1.0
  */
 export interface ListOptions {
-  /** Prefix of the ids. Empty by default: all sessions. */
+  /** Id prefix. Empty by default: all sessions. */
   readonly prefix?: string
-  /** The status of the sessions. Any by default. */
+  /** Session status. Defaults to any status. */
   readonly status?: SessionData.Status
 }
 
 /**
- * Number of sessions of each status.
+ * Number of sessions per status.
  *
  * @category models
  * @since 0.1.0
@@ -200,7 +200,7 @@ export interface ListOptions {
 export type Counts = Readonly<Record<SessionData.Status, number>>
 
 /**
- * Returns the numbers by status, 0 where no session has it. Every store uses this function.
+ * Returns the counts by status, including zeros. Every store uses this function.
  *
  * **Example** (The numbers that a database has counted)
  *
@@ -228,23 +228,23 @@ export const countsOf = (found: Iterable<readonly [status: SessionData.Status, c
  * @since 0.1.0
  */
 export interface Claim {
-  /** The name of the owner. */
+  /** Owner name. */
   readonly owner: string
-  /** End of the claim unless it is renewed, in milliseconds since 1970 by the clock of the store. */
+  /** End of the claim unless renewed, in milliseconds since 1970 by the store's clock. */
   readonly until: number
 }
 
 /**
- * A store of journals, one journal per session id. `StoreSuite` of `heddle/testing` checks the contract.
+ * A journal store, with one journal per session id. `StoreSuite` in `heddle/testing` checks the contract.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Service {
   /**
-   * Adds records after version `expected`, which is 0 for a session without records, and succeeds with the new
-   * version. Adds all of them or none: it fails with {@link SessionConflict} if the journal is at any other version.
-   * An append that succeeded is durable. Its cost depends on the appended records, not on the length of the journal.
+   * Adds records after version `expected`, 0 for a session without records, and succeeds with the new version. All
+   * records are added or none at all: fails with {@link SessionConflict} if the journal is at any other version. A
+   * successful append is durable. Its cost depends on the appended records, not on the journal's length.
    */
   readonly append: (
     id: string,
@@ -255,49 +255,46 @@ export interface Service {
   /** Returns the number of records ever appended, 0 for a session without any. */
   readonly version: (id: string) => Effect.Effect<number, StoreError>
   /**
-   * Reads the records after version `after`, which is 0 by default, oldest first and without gaps, at least up to the
-   * last one that existed when the reading began. Holds a bounded part of the journal in memory. A truncated journal
-   * begins with its snapshot; if it is truncated during the reading, the reading continues with the snapshot.
+   * Reads the records after version `after` (default 0), oldest first and without gaps, at least up to the last record
+   * that existed when reading began. Holds a bounded part of the journal in memory. A truncated journal begins with its
+   * snapshot; if truncated during reading, the reading continues with the snapshot.
    */
   readonly read: (id: string, after?: number) => Stream.Stream<Records.Entry, StoreError>
   /**
-   * Lists the ids of the sessions that an owner can continue: `next` is `"resume"`, `"reply"` or `"continue"`, or it is
-   * `"wait"` and `expiresAt` has passed by the clock of the store. Its cost depends on their number, not on the number
-   * of all sessions.
+   * Lists the ids of sessions an owner can continue: `next` is `"resume"`, `"reply"` or `"continue"`, or is `"wait"`
+   * with `expiresAt` passed by the store's clock. Its cost depends on their number, not on the number of all sessions.
    */
   readonly unfinished: Stream.Stream<string, StoreError>
-  /**
-   * Lists the sessions whose ids begin with `prefix` and that have the status, or all of them, in no particular order.
-   */
+  /** Lists the sessions matching prefix and status, in no particular order. */
   readonly list: (options?: ListOptions) => Stream.Stream<Listed, StoreError>
-  /** Counts the sessions that `list` lists, by their status. */
+  /** Counts the sessions `list` would list, by status. */
   readonly count: (options?: ListOptions) => Effect.Effect<Counts, StoreError>
   /**
    * Removes the records below version `before`, whose record must be an `Opened`, the snapshot; dies otherwise. The
-   * version of the journal does not change. Does nothing if the records or the session do not exist.
+   * journal version does not change. Does nothing if the records or the session do not exist.
    */
   readonly truncate: (id: string, before: number) => Effect.Effect<void, StoreError>
-  /** Removes the journal and the claim of a session, whose version is then 0. */
+  /** Removes a session's journal and claim; its version is then 0. */
   readonly delete: (id: string) => Effect.Effect<void, StoreError>
   /**
-   * Claims a session for `termMillis` milliseconds if its claim is free, has ended by the clock of the store, or
-   * belongs to the owner, which renews it. Succeeds with the claim that is now in force: compare its owner with
-   * yours. The session need not exist.
+   * Claims a session for `termMillis` milliseconds if its claim is free, has ended by the store's clock, or belongs to
+   * the same owner, which renews it. Succeeds with the claim now in force: compare its owner with yours. The session
+   * need not exist.
    */
   readonly claim: (id: string, owner: string, termMillis: number) => Effect.Effect<Claim, StoreError>
   /**
-   * Moves the end of a claim to `termMillis` milliseconds from now by the clock of the store, if the claim belongs to
-   * the owner, and succeeds with `true`: also after its end, as long as no other owner has taken it. Succeeds with
-   * `false` if the claim has been taken by another owner, released or revoked. Never takes a claim.
+   * Moves the end of a claim to `termMillis` milliseconds from now by the store's clock and succeeds with `true`, if
+   * the claim belongs to the owner: even after its end, unless another owner has taken it over. Succeeds with `false`
+   * if the claim was taken by another owner, released or revoked. Never takes a claim.
    */
   readonly renew: (id: string, owner: string, termMillis: number) => Effect.Effect<boolean, StoreError>
-  /** Returns the claim of a session, ended or not, or `undefined` if it has none. Changes nothing. */
+  /** Returns a session's claim, ended or not, or `undefined`. Changes nothing. */
   readonly claimOf: (id: string) => Effect.Effect<Claim | undefined, StoreError>
-  /** Ends the claim of a session if it belongs to the owner. */
+  /** Ends a session's claim if it belongs to the owner. */
   readonly release: (id: string, owner: string) => Effect.Effect<void, StoreError>
   /**
-   * Claims up to `limit` sessions of `unfinished` whose claim is free or has ended, longest ended first, and succeeds
-   * with their ids. Concurrent owners get different sessions.
+   * Claims up to `limit` sessions from `unfinished` with a free or ended claim, longest ended first, and succeeds with
+   * their ids. Concurrent owners get different sessions.
    */
   readonly claimUnfinished: (
     owner: string,
@@ -308,13 +305,13 @@ export interface Service {
 
 const unfinished: ReadonlySet<States.Next> = new Set<States.Next>(["resume", "reply", "continue"])
 
-/** Tells whether an owner can do the work that is left. */
+/** Returns `true` if an owner can do the work left. */
 export const isUnfinished = (next: States.Next): boolean => unfinished.has(next)
 
 /**
- * Returns the time from which on a session is unfinished, in milliseconds since 1970: 0 where work is left, the first
- * expiry where a call waits, and `null` where neither is. A store that keeps it beside the summary finds unfinished
- * sessions by an index.
+ * Returns the time from which a session is unfinished, in milliseconds since 1970: 0 if work is left, the first expiry
+ * if a call waits, and `null` otherwise. A store keeping this value beside the summary finds unfinished sessions by an
+ * index.
  *
  * **Example** (An approval that expires)
  *
@@ -334,12 +331,12 @@ export const dueOf = ({ expiresAt, next }: States.Summary): number | null => {
   return next === "wait" ? expiresAt ?? null : null
 }
 
-/** The summary of a session of which no append has said anything. */
+/** Summary of a session before any append has set its own. */
 const unsaid: States.Summary = { next: "nothing", status: "idle" }
 
 /**
- * Returns the summary of a session after an append to it. `before` is the summary until then, `undefined` for the first
- * append. Every store uses this function, so that all stores agree.
+ * Returns a session's summary after an append. `before` is the previous summary, `undefined` for the first append.
+ * Every store uses this function, so all stores agree.
  *
  * **Example** (A message for a session that has nothing left to do)
  *
@@ -371,16 +368,16 @@ const RecordText = Schema.toCodecJson(Records.Record)
 const encode = Schema.encodeEffect(RecordText)
 const decode = Schema.decodeUnknownEffect(RecordText)
 
-// A reply contains its content twice: in its fields, and in its message. The arguments of a call are in it both
-// parsed and as text. A journal stores each of them once.
+// A reply contains its content twice: in its fields, and in its message. A call has its arguments both parsed and as
+// text. A journal stores each only once.
 
 type Mutable = Record<string, unknown>
 
-/** Marks calls of the message that equal those of the reply, or those without the text of their arguments. */
+/** Marks message calls equal to the reply's, or equal without the argument text. */
 const same = "same"
 const parsed = "parsed"
 
-/** Marks content that equals the text of the reply. */
+/** Marks content equal to the reply's text. */
 const text = true
 
 const withoutText = (call: unknown): unknown => {
@@ -391,7 +388,7 @@ const withoutText = (call: unknown): unknown => {
 
 const parsedCalls = (calls: unknown): unknown => Array.isArray(calls) ? calls.map(withoutText) : calls
 
-/** Tells whether a text parses to these arguments. It usually equals their JSON and need not be parsed. */
+/** Returns `true` if a text parses to these arguments. It usually equals their JSON and need not be parsed. */
 const isTextOf = (text: string, args: unknown): boolean => {
   if (text === JSON.stringify(args)) return true
   const parsed = Json.parse(text)
@@ -431,7 +428,7 @@ const wholeReply = (response: Json.JsonObject): Json.JsonObject => {
   return { ...response, message: whole, toolCalls: calls }
 }
 
-/** The difference between a record and its text. */
+/** Difference between a record and its text. */
 interface Change {
   readonly reply: (response: Json.JsonObject) => Json.JsonObject
   readonly call: (call: unknown) => unknown
@@ -440,30 +437,29 @@ interface Change {
 const short: Change = { reply: shortReply, call: shortCall }
 const whole: Change = { reply: wholeReply, call: wholeCall }
 
-/** Changes the reply in the JSON of a record, or the call that starts before its reply. */
+/** Changes the reply in a record's JSON, or the call started before its reply. */
 const changed = (json: unknown, { call, reply }: Change): unknown => {
   if (!Json.isObject(json)) return json
   if (Json.isObject(json["response"])) return { ...json, response: reply(json["response"]) }
   return Json.isObject(json["toolCall"]) ? { ...json, toolCall: call(json["toolCall"]) } : json
 }
 
-/** The last member of a text: a checksum of what is before it. */
+/** Last member of a text: a checksum over everything before. */
 const sumPattern = /,"sum":"([0-9a-f]{8})"\}$/
 
 const sumOf = (text: string): string => Records.hash(text).slice(0, 8)
 
 const summed = (text: string): string => `${text.slice(0, -1)},"sum":"${sumOf(text.slice(0, -1))}"}`
 
-/** Tells whether a text is as it was written. */
+/** Returns `true` if a text is unaltered. */
 const isSummed = (text: string): boolean => {
   const found = sumPattern.exec(text.slice(-18))
   return found !== null && found[1] === sumOf(text.slice(0, -found[0].length))
 }
 
 /**
- * Returns a record as the one line of JSON that a store keeps. Values that are not JSON are rendered. `version` adds
- * the position of the record to the text, and its last member is a checksum, so that reading detects a record in the
- * wrong place and one that was altered.
+ * Returns a record as the single JSON line kept by a store. Non-JSON values are rendered. `version` adds the record's
+ * position to the text, and its last member is a checksum, so reading detects misplaced and altered records.
  */
 export const toText = (id: string, record: Records.Record, version?: number): Effect.Effect<string, StoreError> =>
   encode(record).pipe(
@@ -472,16 +468,16 @@ export const toText = (id: string, record: Records.Record, version?: number): Ef
     Effect.mapError((cause) => new StoreError({ reason: "unreadable", operation: "append", id, cause: cause.message }))
   )
 
-/** Returns the version that a text contains for its record. */
+/** Returns the version stored in a text. */
 const versionOf = (json: unknown): number | undefined => {
   const version = Json.isObject(json) ? json["version"] : undefined
   return typeof version === "number" ? version : undefined
 }
 
-/** Record kinds that this release knows. */
+/** Record kinds known to this release. */
 const kinds: ReadonlySet<string> = new Set(Object.keys(Records.Record.cases))
 
-/** Returns the part of a text that this release does not know: another kind of record, or a later format. */
+/** Describes the part of a text unknown to this release: another record kind, or a later format. */
 const newer = (json: unknown): string | undefined => {
   const { _tag: kind, format } = Json.isObject(json) ? json : {}
   if (typeof kind === "string" && !kinds.has(kind)) return `this release does not know the record ${kind}`
@@ -489,8 +485,8 @@ const newer = (json: unknown): string | undefined => {
 }
 
 /**
- * Parses a text of {@link toTexts}. Any other text is `unreadable`, and so are one that was altered and one whose
- * version differs from the given one. A record of an unknown kind is of a `newer_version`.
+ * Parses a text from {@link toTexts}. Any other text is `unreadable`, including an altered text and a text with another
+ * version than given. An unknown record kind is a `newer_version`.
  *
  * **Example** (A text that was altered)
  *
@@ -531,9 +527,9 @@ export const fromText = (id: string, text: string, version?: number): Effect.Eff
 }
 
 /**
- * Largest size of a record in bytes of JSON, 8 MiB by default. A larger record is refused when it is written, with
- * the `StoreError` `too_large`, and the operation ends with it. The limit bounds the memory of a read: the Postgres
- * client of Effect reads rows of up to 16 MiB.
+ * Largest record size in bytes of JSON, 8 MiB by default. A larger record is refused on writing, with `StoreError`
+ * `too_large`, and ends the operation. The limit bounds the memory of a read: Effect's Postgres client reads rows up to
+ * 16 MiB.
  *
  * **Example** (A store for small records)
  *
@@ -563,13 +559,13 @@ export const MaxRecordBytes: Context.Reference<number> = Context.Reference("hedd
 
 const utf8 = new TextEncoder()
 
-/** Returns the call that a record is about, if there is one. */
+/** Returns the call a record is about, if any. */
 const callOf = (record: Records.Record): string | undefined =>
   record._tag === "CallEnded" ? record.message.toolCallId : "toolCallId" in record ? record.toolCallId : undefined
 
 const bounded = (id: string, record: Records.Record, text: string): Effect.Effect<string, StoreError> =>
   Effect.flatMap(MaxRecordBytes, (maxBytes) => {
-    // A character has at most three bytes, so most texts need not be measured.
+    // A character has at most three bytes, so most texts need no measuring.
     if (text.length * 3 <= maxBytes) return Effect.succeed(text)
     const bytes = utf8.encode(text).length
     if (bytes <= maxBytes) return Effect.succeed(text)
@@ -586,9 +582,9 @@ const bounded = (id: string, record: Records.Record, text: string): Effect.Effec
   })
 
 /**
- * Returns the texts that a store keeps of an append: one line of JSON for each record, with its version and a checksum,
- * so that {@link fromText} detects a record in the wrong place and one that was altered. Values that are not JSON are
- * rendered. Fails with a `StoreError` for a text larger than {@link MaxRecordBytes}.
+ * Returns the texts kept by a store for an append: one JSON line per record, with its version and a checksum, so
+ * {@link fromText} detects misplaced and altered records. Non-JSON values are rendered. Fails with a `StoreError` for a
+ * text larger than {@link MaxRecordBytes}.
  *
  * **Example** (The lines of a file)
  *
@@ -621,37 +617,37 @@ export const toTexts = (
 const pageSize = 128
 
 /**
- * The text of a record, with its version.
+ * A record's text, with its version.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Line {
-  /** The version of the journal that the record leads to. */
+  /** Journal version after the record. */
   readonly version: number
-  /** The text of {@link toTexts}. */
+  /** Text from {@link toTexts}. */
   readonly text: string
 }
 
 /**
- * The range of existing records, by the store's own count.
+ * Range of existing records, by the store's own count.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Extent {
-  /** The version of the journal, 0 without records. */
+  /** Journal version, 0 without records. */
   readonly version: number
-  /** Version of the first record that has not been removed: 1 if none was removed. */
+  /** Version of the first remaining record: 1 if no record was removed. */
   readonly first: number
 }
 
 /**
- * Reads the records of a journal after a version, page by page: `read` of a store. `page` returns up to `limit` lines
- * after a version, oldest first. The reading ends with a page that is not full.
+ * Reads a journal's records after a version, page by page: a store's `read`. `page` returns up to `limit` lines after a
+ * version, oldest first. Reading ends at the first incomplete page.
  *
- * Fails with a `StoreError` where the pages do not match `extent`, which is read at the beginning, and again at a gap.
- * Records that a writer adds during the reading are no damage, and neither is a concurrent truncation or removal.
+ * Fails with a `StoreError` if the pages do not match `extent`, which is read at the beginning, and again at a gap.
+ * Records added by a writer during reading are not damage, nor is a concurrent truncation or removal.
  *
  * **Example** (A journal whose second record is lost)
  *
@@ -709,8 +705,8 @@ export const pages = (
   )
 
 /**
- * Checks the text of the record before which a journal is truncated. Dies unless it is an `Opened`, the snapshot that
- * the caller appends first.
+ * Checks the text of the record before which a journal is truncated. Dies unless it is an `Opened`, the snapshot
+ * appended first by the caller.
  *
  * **Example** (A journal without a snapshot)
  *
@@ -750,7 +746,7 @@ interface Kept {
   readonly texts: Array<string>
   readonly summary: States.Summary
   readonly since: number
-  /** The last named append, and the version that it led to. */
+  /** Last named append, and the version after it. */
   readonly named: { readonly name: string; readonly version: number } | undefined
 }
 
@@ -758,7 +754,7 @@ const empty = (): Kept => ({ removed: 0, texts: [], summary: unsaid, since: 0, n
 
 const versionIn = ({ removed, texts }: Kept): number => removed + texts.length
 
-/** Stores texts instead of values, so that a read returns the same as from any other store. */
+/** Stores texts instead of values, so a read returns the same as from any other store. */
 const memory = (): Service => {
   const journals = new Map<string, Kept>()
   const claims = new Map<string, Claim>()
@@ -884,11 +880,11 @@ const memory = (): Service => {
  * @since 0.1.0
  */
 export class Store extends Context.Service<Store, Service>()("heddle/Session/Store") {
-  /** Keeps journals in memory. They are lost when the layer is released. Claims use the clock of Effect. */
+  /** Keeps journals in memory. They are lost when the layer is released. Claims use Effect's clock. */
   static readonly layerMemory: Layer.Layer<Store> = Layer.sync(Store, memory)
 }
 
-/** Takes the claim of a session away from its owner. Public as `Session.revoke`. */
+/** Takes a session's claim away from its owner. Public as `Session.revoke`. */
 export const revoke = (id: string): Effect.Effect<boolean, StoreError, Store> =>
   Effect.gen(function*() {
     const store = yield* Store

@@ -1,6 +1,6 @@
 /**
- * Sessions of a store: opened, loaded, claimed, and recorded while an operation runs. Each of them reads the journal
- * once and folds it. Public as `Session`.
+ * Kept sessions: opened, loaded, claimed, and recorded while an operation runs. Each function reads the journal once
+ * and folds its records. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -30,80 +30,76 @@ import * as States from "./state.ts"
 import * as Writers from "./writer.ts"
 
 /**
- * A call of the turn in which a run was interrupted.
+ * A call of the turn where a run was interrupted.
  *
  * @category models
  * @since 0.1.0
  */
 export interface InterruptedCall {
-  /** The call, with the arguments that its handler gets. */
+  /** The call, with its handler's arguments. */
   readonly toolCall: Message.ToolCall
   /**
-   * State of the call. `Asked`: nothing has begun. `Granted`: it was approved, or has the answers that it waited for.
-   * `Started`: an effect may have happened. `Waiting`: it waits for an answer from outside. `Answered`: `message` has
-   * its answer.
+   * Call state. `Asked`: nothing has begun. `Granted`: approved, or given the answers it waited for. `Started`: an
+   * effect may have happened. `Waiting`: for an outside answer. `Answered`: `message` has its answer.
    */
   readonly state: States.Call["_tag"]
   /** Number of started attempts. */
   readonly attempt: number
-  /** The key that identifies the call to an idempotent tool. Left out where no run has asked for the call. */
+  /** Key identifying the call to an idempotent tool. Left out if no run has asked for the call. */
   readonly idempotencyKey?: string
-  /** The answer. Left out until the call has one. */
+  /** Answer. Left out until available. */
   readonly message?: Message.Message
 }
 
 /**
- * A run that has a recorded start and no recorded end: it is under way elsewhere, was interrupted, or its process was
- * killed.
+ * A run with a recorded start and no recorded end: active elsewhere, interrupted, or killed with its process.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Interrupted {
-  /** The id of the run. */
+  /** Id of the run. */
   readonly requestId: string
-  /** The operation of `Session` that started the run. */
+  /** `Session` operation that started the run. */
   readonly operation: Records.RunStarted["operation"]
   /** Time of the first start, in milliseconds since 1970. */
   readonly startedAt: number
-  /** End of the deadline, in milliseconds since 1970. Left out where the run has none. */
+  /** Deadline, in milliseconds since 1970. Left out without a deadline. */
   readonly deadlineAt?: number
-  /** Number of times that the run was resumed by another process than the one before. */
+  /** Number of times the run was resumed by another process than before. */
   readonly resumptions: number
-  /** The whole steps, in order. */
+  /** Whole steps, in order. */
   readonly steps: ReadonlyArray<States.WholeStep>
-  /** The message of the reply in the unfinished turn. Left out where there is none. */
+  /** Reply message in the unfinished turn. Left out if absent. */
   readonly reply?: Message.Message
-  /** The calls of the unfinished turn, in call order. */
+  /** Calls of the unfinished turn, in call order. */
   readonly calls: ReadonlyArray<InterruptedCall>
 }
 
 /**
- * A session as a store has it.
+ * A session as stored.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Kept {
-  /** The id of the session. */
+  /** Session id. */
   readonly id: string
-  /**
-   * The version of the journal at which the session was read. The next operation is appended after it, or conflicts.
-   */
+  /** Journal version the session was read at. The next operation appends after this version, or conflicts. */
   readonly version: number
-  /** The session. It contains the whole steps of an interrupted run. */
+  /** The session, including the whole steps of an interrupted run. */
   readonly session: SessionData.Session
-  /** The run without a recorded end. Left out where there is none. */
+  /** The run without a recorded end. Left out if absent. */
   readonly interrupted?: Interrupted
-  /** The request to stop this run. Left out where there is none. */
+  /** Stop request for this run. Left out if absent. */
   readonly stop?: Records.StopRequested
-  /** Submitted messages that no run has taken, oldest first. Left out where there are none. */
+  /** Submitted messages no run has taken, oldest first. Left out if empty. */
   readonly submitted?: ReadonlyArray<Records.MessageSubmitted>
-  /** The owner of the claim under which it was loaded (`Session.claim`). Left out where there is none. */
+  /** Owner of the claim it was loaded under (`Session.claim`). Left out without a claim. */
   readonly owner?: string
-  /** The principal, the agent and the data with which a server created the session. `{}` elsewhere. */
+  /** Principal, agent and data with which a server created the session. `{}` elsewhere. */
   readonly origin: Records.Origin
-  /** The state that the records fold to. Its fields are internal. */
+  /** State folded from the records. Its fields are internal. */
   readonly state: States.State
 }
 
@@ -114,15 +110,14 @@ export interface Kept {
  * @since 0.1.0
  */
 export interface Claimed extends Kept {
-  /** The owner of the claim. */
+  /** Claim owner. */
   readonly owner: string
-  /** The claim that the operations of the session run under. */
+  /** Claim for the session's operations. */
   readonly claim: Claims.HeldClaim
 }
 
 /**
- * The result of a recorded operation: the session as the store now has it, under the same claim, and the value of the
- * operation.
+ * Result of a recorded operation: the session as now stored, under the same claim, and the operation's value.
  *
  * @category models
  * @since 0.1.0
@@ -130,19 +125,19 @@ export interface Claimed extends Kept {
 export type Outcome<A, K extends Kept = Kept> =
   & Reloaded<K>
   & {
-    /** The value that the operation succeeded with. */
+    /** Value the operation succeeded with. */
     readonly value: A
   }
 
 /**
- * A session that was read again, under the same claim.
+ * A reloaded session, under the same claim.
  *
  * @category models
  * @since 0.1.0
  */
 export type Reloaded<K extends Kept> = K extends Claimed ? Claimed : Kept
 
-/** Returns the session of a state as programs see it. */
+/** Returns a state's session as seen by programs. */
 export const keptOf = (id: string, state: States.State, version: number): Kept => {
   const { inbox, run, stop, turn } = state
   return {
@@ -184,38 +179,38 @@ const callsIn = (turn: States.Turn | undefined): ReadonlyArray<InterruptedCall> 
   })
 
 /**
- * The fold of a journal: the session at the version of the last record that was applied.
+ * A journal's fold: the session at the version of the last applied record.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Fold {
-  /** The id of the session. */
+  /** Session id. */
   readonly id: string
-  /** The version of the last applied record, 0 before the first. */
+  /** Version of the last applied record, 0 before the first. */
   readonly version: number
-  /** The session at that version, as `Session.load` returns it. Later records do not change it. */
+  /** Session at that version, as returned by `Session.load`. Later records do not change it here. */
   readonly kept: Kept
   /**
-   * The whole turns of its conversation. `kept` copies the session; the other members cost little, for a reader that
-   * looks after each record.
+   * Whole turns of its conversation. `kept` copies the session; the other members cost little, for a reader checking
+   * after each record.
    */
   readonly thread: Thread.Thread
-  /** The calls of its unfinished turn, as `Session.view` has them. */
+  /** Calls of its unfinished turn, as in `Session.view`. */
   readonly calls: ReadonlyArray<InterruptedCall>
-  /** Usage of its open run so far. `null` without a run, and where the models reported none. */
+  /** Usage of its open run so far. `null` without a run, and if the models reported nothing. */
   readonly usage: Response.Usage | null
-  /** The part of `usage` that nested runs used. `null` where they used none. */
+  /** The nested runs' part of `usage`. `null` if they used nothing. */
   readonly nestedUsage: Response.Usage | null
-  /** The work that is left at that version, as `Session.next` returns it. */
+  /** Work left at that version, as returned by `Session.next`. */
   readonly next: States.Next
-  /** Applies the next record of the journal. A record that does not fit its position changes nothing. */
+  /** Applies the journal's next record. A record in the wrong position changes nothing. */
   readonly apply: (entry: Records.Entry) => void
-  /** Returns a fold at the same version that shares nothing with this one. */
+  /** Returns an independent fold at the same version. */
   readonly copy: () => Fold
 }
 
-/** Folds the records of a journal. A state that was given out is copied before it changes. */
+/** Folds a journal's records. A state already handed out is copied before changes. */
 class Folded implements Fold {
   readonly id: string
   version: number
@@ -264,15 +259,15 @@ class Folded implements Fold {
   }
 }
 
-/** Returns the fold of a journal before its first record. */
+/** Returns a journal's fold before its first record. */
 export const fold = (id: string): Fold => new Folded(id, States.initial(id), 0)
 
-/** Tells whether a call starts no more in its run. */
+/** Returns `true` if a call will not start again in its run. */
 const isSettled = ({ state }: InterruptedCall): boolean => state === "Answered" || state === "Waiting"
 
 // Recorded operations.
 
-/** Returns the writer of an operation, which looks for commands until the scope closes. */
+/** Returns an operation's writer, which checks for commands until the scope closes. */
 const writerOf = (kept: Kept): Effect.Effect<Writers.Writer, never, Journals.Store | Scope.Scope> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
@@ -302,13 +297,13 @@ const keptBy = <K extends Kept>(
   return Effect.map(load(id), (loaded = kept) => ({ ...loaded, ...held }))
 }
 
-/** Fails where an operation must end: it cannot write, or its claim is lost or given back. */
+/** Fails when an operation must end: it cannot write, or its claim is lost or given back. */
 export const overOf = (
   { claim, failed }: Pick<Writers.Parent, "claim" | "failed">
 ): Effect.Effect<never, Writers.KeepError> =>
   claim === undefined ? Deferred.await(failed) : Effect.raceFirst(Deferred.await(failed), Deferred.await(claim.closing))
 
-/** Runs an operation on a session and appends its records as it runs. */
+/** Runs an operation on a session, appending its records as it runs. */
 export const keep = <K extends Kept, A, E, R>(
   kept: K,
   operation: (session: SessionData.Session) => Effect.Effect<A, E, R>
@@ -328,8 +323,8 @@ export const keep = <K extends Kept, A, E, R>(
   )
 
 /**
- * Returns the events of an operation and appends its records as it runs. Its scope closes when a pull ends, fails or is
- * interrupted: the run ends first, with what it still appends, and then the writer leaves.
+ * Returns an operation's events, appending its records as it runs. Its scope closes when a pull ends, fails or is
+ * interrupted: the run ends first, with its last appends, and then the writer leaves.
  */
 const recordedBy = <A, E, R, RW>(
   writer: Effect.Effect<Writers.Writer, never, RW>,
@@ -339,12 +334,12 @@ const recordedBy = <A, E, R, RW>(
     Effect.flatMap(Scope.provide(writer, scope), (writer) =>
       Effect.flatMap(
         Scope.addFinalizer(scope, writer.leave),
-        // A stream may fork the scope as soon as this is called: what it adds has to close before.
+        // A stream may fork the scope as soon as this is called: its additions must close before.
         () => Pulled.open(Stream.provideService(events(writer), Writers.CurrentWriter, writer), scope)
       ))
   )
 
-/** Returns the events of an operation on a session and appends its records as it runs. */
+/** Returns the events of a session operation, appending its records as it runs. */
 export const keepStream = <A, E, R>(
   kept: Kept,
   operation: (session: SessionData.Session) => Stream.Stream<A, E, R>
@@ -355,8 +350,8 @@ export const keepStream = <A, E, R>(
   )
 
 /**
- * Returns the events of a nested run, recorded in a journal of its own. If it cannot be recorded, its parent is
- * stopped, and the run waits for that.
+ * Returns a nested run's events, recorded in a separate journal. If recording fails, its parent is stopped, and the run
+ * waits for that.
  */
 export const keepWithin = <A, E, R>(
   kept: Kept,
@@ -372,7 +367,7 @@ export const keepWithin = <A, E, R>(
     () => events
   )
 
-/** Runs a store operation that a parent needs. If it fails, the parent is stopped. */
+/** Runs a store operation needed by a parent. If it fails, the parent is stopped. */
 export const stored = <A>(
   parent: Pick<Writers.Parent, "store" | "failed">,
   read: Effect.Effect<A, Journals.StoreError, Journals.Store>
@@ -385,15 +380,15 @@ export const stored = <A>(
     })
   )
 
-// Sessions of the store.
+// Kept sessions.
 
-/** The state that the records of a journal fold to, and the version of the last record: 0 where there is none. */
+/** State folded from a journal's records, and the version of the last record: 0 if empty. */
 interface Read {
   readonly state: States.State
   readonly version: number
 }
 
-/** Folds the records after the version of a state into it. */
+/** Folds the records after a state's version into the state. */
 export const readOn = (id: string, state: States.State, version: number): Effect.Effect<
   Read,
   Journals.StoreError,
@@ -414,11 +409,11 @@ export const readOn = (id: string, state: States.State, version: number): Effect
 
 export const read = (id: string) => Effect.suspend(() => readOn(id, States.initial(id), 0))
 
-/** Returns the session with this id as the store has it, if it exists. */
+/** Returns the kept session with this id, if any. */
 export const load = (id: string): Effect.Effect<Kept | undefined, Journals.StoreError, Journals.Store> =>
   Effect.map(read(id), ({ state, version }) => version === 0 ? undefined : keptOf(id, state, version))
 
-/** Returns the version of a journal. */
+/** Returns a journal's version. */
 export const versionOf = (id: string): Effect.Effect<number, Journals.StoreError, Journals.Store> =>
   Effect.flatMap(Journals.Store, (store) => store.version(id))
 
@@ -428,7 +423,7 @@ const left: Record<Exclude<States.Next, "wait" | "nothing">, string> = {
   continue: "calls were settled: call Session.continue"
 }
 
-/** Returns the error of an operation on a nested run that only its parent continues. */
+/** Returns the error for an operation on a nested run, which only its parent continues. */
 export const nestedIn = ({ id }: Records.Parent, instead: string): SessionData.SessionError =>
   new SessionData.SessionError({
     reason: "nested",
@@ -436,8 +431,8 @@ export const nestedIn = ({ id }: Records.Parent, instead: string): SessionData.S
   })
 
 /**
- * Writes the session as one record, and removes the earlier records and the journals of its nested runs. Refuses a
- * session that has work left, and a nested run: its next run, or its parent, needs those records.
+ * Writes the session as one record, and removes earlier records and the journals of nested runs. Refuses a session with
+ * work left, and a nested run: its next run, or its parent, needs these records.
  */
 export const snapshot = ({ id, version }: Kept): Effect.Effect<
   Kept,
@@ -468,12 +463,12 @@ export const snapshot = ({ id, version }: Kept): Effect.Effect<
     return keptOf(id, state, snapshotVersion)
   })
 
-/** Lists the ids of the sessions that have work left. */
+/** Lists the ids of sessions with work left. */
 export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Store> = Stream.unwrap(
   Effect.map(Journals.Store, (store) => store.unfinished)
 )
 
-/** Lists the sessions of the store. */
+/** Lists the kept sessions. */
 export const list = (
   options?: Journals.ListOptions
 ): Stream.Stream<Journals.Listed, Journals.StoreError, Journals.Store> =>
@@ -482,7 +477,7 @@ export const list = (
     return store.list(options)
   }))
 
-/** Counts the sessions of the store by their status. */
+/** Counts the kept sessions by status. */
 export const count = (
   options?: Journals.ListOptions
 ): Effect.Effect<Journals.Counts, Journals.StoreError, Journals.Store> =>
@@ -491,7 +486,7 @@ export const count = (
     return store.count(options)
   })
 
-/** Refuses options of a list that are not known, and a status that no session has. */
+/** Refuses unknown list options, and an unknown status. */
 const checkListed = (operation: string, options: Journals.ListOptions | undefined): void => {
   checkNames(
     operation,
@@ -502,7 +497,7 @@ const checkListed = (operation: string, options: Journals.ListOptions | undefine
   )
 }
 
-/** Removes a session. The nested runs go first, so that a failed removal can be repeated. */
+/** Removes a session. Nested runs go first, so a failed removal can be repeated. */
 export const remove = (id: string): Effect.Effect<void, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const store = yield* Journals.Store
@@ -518,8 +513,8 @@ const listWithin = (store: Journals.Service, id: string): Effect.Effect<Readonly
   )
 
 /**
- * Reads the steps of the nested runs that some calls have started since a time, at any depth, as their journals have
- * them. A call that waited has runs from before, which belong to an earlier run around it.
+ * Reads the steps of nested runs started by some calls since a time, at any depth, from their journals. A call that
+ * waited may have earlier runs, which belong to an earlier enclosing run.
  */
 const stepsWithin = (
   store: Journals.Service,
@@ -548,13 +543,13 @@ const stepsWithin = (
     return Array.from(steps.values())
   })
 
-/** Reads the steps of the runs that the calls of the open run have started. */
+/** Reads the steps of runs started by the open run's calls. */
 export const insideOf = (
   store: Journals.Service,
   { id = "", run, turn }: States.State
 ): Effect.Effect<ReadonlyArray<RunJournal.Inside>> => {
   const asked = run?.steps.flatMap(({ result: { response: { toolCalls } } }) => toolCalls) ?? []
-  // A turn of an earlier run is no step of this one, and leaves the table when its last call is answered.
+  // An earlier run's turn is not a step of this run, and leaves the table when its last call is answered.
   const calls = new Set([...asked.map((call) => call.id), ...turn?.calls.keys() ?? [], ...run?.came.keys() ?? []])
   if (calls.size === 0) return Effect.succeed([])
   return Effect.orDie(stepsWithin(store, id, calls, run?.startedAt ?? 0))
@@ -579,20 +574,17 @@ export const openedWith = (session: SessionData.Session, origin: Records.Origin 
 })
 
 /**
- * Options of a session that is created in a store.
+ * Options for a session created in a store.
  *
  * @category options
  * @since 0.1.0
  */
 export interface OpenOptions extends Omit<SessionData.Options, "id"> {
-  /** The principal, the agent and the data of a server, which stay with the session. None by default. */
+  /** Principal, agent and data from a server, kept with the session. None by default. */
   readonly origin?: Records.Origin
 }
 
-/**
- * Returns the session with this id, and creates it from the options if it does not exist. Concurrent callers get the
- * same session.
- */
+/** Returns the session with this id, or creates it from the options. Concurrent callers get the same session. */
 export const open = (
   id: string,
   { origin, ...options }: OpenOptions = {}
@@ -612,10 +604,7 @@ export const open = (
     )
   })
 
-/**
- * Returns the session that another writer created at the same time. A journal with a version and no records is
- * damaged.
- */
+/** Returns the session another writer created at the same time. A journal with a version but no records is damaged. */
 const begunElsewhere = (
   { actual, id }: Journals.SessionConflict
 ): Effect.Effect<Kept, Journals.StoreError, Journals.Store> =>
@@ -624,7 +613,7 @@ const begunElsewhere = (
       ? Journals.damaged(id, 1, `the store is at version ${actual} and has no record`)
       : Effect.succeed(kept))
 
-/** Returns what a request reads of the session of a claim, under the claim. */
+/** Returns the result of reading a claimed session, under the claim. */
 const under = <R>(
   claim: Claims.OwnClaim,
   request: Effect.Effect<Kept, Journals.StoreError, R>
@@ -634,7 +623,7 @@ const under = <R>(
     (kept) => ({ ...kept, owner: claim.owner, claim })
   )
 
-/** Returns the session as the store now has it, under the same claim: at version 0 where it was removed. */
+/** Returns the session as now stored, under the same claim: at version 0 if removed. */
 export const reload = <K extends Kept>(
   { claim, id }: K & { readonly claim?: Claims.HeldClaim }
 ): Effect.Effect<Reloaded<K>, Claims.SessionClaimed | Journals.StoreError, Journals.Store> => {
@@ -648,8 +637,8 @@ export const reload = <K extends Kept>(
 }
 
 /**
- * Claims a session, or adopts a claim that was taken, and returns the session. The claim is renewed until the scope
- * closes, and released then.
+ * Claims a session, or adopts a claim already taken, and returns the session. The claim is renewed until the scope
+ * closes, and then released.
  */
 export const claim = (
   given: string | Claims.HeldClaim,
@@ -659,7 +648,7 @@ export const claim = (
     if (typeof given !== "string") return yield* readUnder(yield* held(given))
     yield* checkId(given)
     const claim = yield* Claims.make(given, options)
-    // The claim may have been taken when this is interrupted.
+    // The claim may already be taken when this is interrupted.
     yield* Effect.addFinalizer(() => claim.release)
     yield* claim.take
     return yield* readUnder(yield* held(claim))
@@ -667,14 +656,14 @@ export const claim = (
 
 const readUnder = (claim: Claims.OwnClaim) => under(claim, open(claim.id))
 
-/** Renews a claim until the scope closes, which releases it. */
+/** Renews a claim until the scope closes, then releases the claim. */
 const held = (given: Claims.HeldClaim): Effect.Effect<Claims.OwnClaim, never, Scope.Scope> =>
   Effect.suspend(() => {
     const claim = Claims.own(given)
     return Effect.as(Effect.andThen(Effect.addFinalizer(() => claim.release), claim.hold), claim)
   })
 
-/** Returns the parent of the runs of a program, under a claim that is renewed until the scope closes. */
+/** Returns the parent of a program's runs, under a claim renewed until the scope closes. */
 export const program = (
   given: Claims.HeldClaim,
   afterCrash: Tool.AfterCrash | undefined
@@ -697,66 +686,63 @@ export const program = (
   })
 
 /**
- * The wait of a call that has not started.
+ * The wait of an unstarted call.
  *
  * @category models
  * @since 0.1.0
  */
 export interface WaitsFor extends Wait {
   /**
-   * The reason: `"permit"` for a place of its run or of the application's `Limits`, `"key"` for a permit by name,
-   * `"exclusive"` for a call that runs alone, or until it may run alone itself.
+   * Reason: `"permit"` for a place in its run or in the application's `Limits`, `"key"` for a named permit,
+   * `"exclusive"` for a call running alone, or until it may run alone itself.
    */
   readonly reason: Wait["reason"]
-  /** The name of the permit, where the reason is `"key"`. Left out otherwise. */
+  /** Permit name, for reason `"key"`. Left out otherwise. */
   readonly key?: string
-  /** The ids of the calls of its run that it waits for, three at most. Left out where there are none. */
+  /** Ids of the calls ahead in its run, at most three. Left out if empty. */
   readonly behind?: ReadonlyArray<string>
-  /** `true` where another run, such as one inside a handler, has what it waits for. Left out otherwise. */
+  /** `true` if another run holds the awaited permit, such as a run inside a handler. Left out otherwise. */
   readonly elsewhere?: boolean
-  /**
-   * The time at which it began to wait for its place in the run or, once it has its place, for its permits, in
-   * milliseconds since 1970.
-   */
+  /** Time it began to wait for its place in the run or, with a place, for its permits, in milliseconds since 1970. */
   readonly since: number
 }
 
 /**
- * A call of the unfinished turn, with what it waits for.
+ * A call of the unfinished turn, with its wait.
  *
  * @category models
  * @since 0.1.0
  */
 export interface InspectedCall extends InterruptedCall {
   /**
-   * The wait of the call for its turn. Left out where it does not wait, and where another process runs the session:
-   * waits are in no journal.
+   * The call's wait for its turn. Left out if not waiting, and if another process runs the session: waits are not
+   * journaled.
    */
   readonly waitsFor?: WaitsFor
 }
 
 /**
- * The current activity of a session.
+ * Current activity of a session.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Inspected {
-  /** The id of the session. */
+  /** Session id. */
   readonly id: string
-  /** The version of its journal. */
+  /** Journal version. */
   readonly version: number
-  /** The work that is left, which names the operation to call. */
+  /** Work left, naming the operation to call. */
   readonly next: States.Next
-  /** The calls of the unfinished turn, in call order. */
+  /** Calls of the unfinished turn, in call order. */
   readonly calls: ReadonlyArray<InspectedCall>
-  /** Number of times that the interrupted run was resumed by another process. 0 where there is none. */
+  /** Number of times the interrupted run was resumed by another process. 0 if nothing was interrupted. */
   readonly resumptions: number
-  /** The claim of the session, which may have ended. Left out where there is none. */
+  /** Session claim, possibly ended. Left out if absent. */
   readonly claim?: Journals.Claim
 }
 
-/** Reads the current activity of a session, and changes nothing. */
+/** Reads a session's current activity, without changing anything. */
 export const inspect = (id: string): Effect.Effect<Inspected | undefined, Journals.StoreError, Journals.Store> =>
   Effect.gen(function*() {
     const { state, version } = yield* read(id)
@@ -777,88 +763,83 @@ export const inspect = (id: string): Effect.Effect<Inspected | undefined, Journa
     }
   })
 
-/** Returns the receipt of a message, a verdict or a stop by its id. */
+/** Returns the receipt of a message, a verdict or a stop, by id. */
 export const receipt = ({ state }: Kept, id: string): Records.Receipt | undefined => state.receipts.get(id)
 
-/** Returns the work that is left in a session. */
+/** Returns the work left in a session. */
 export const next = ({ state }: Kept): States.Next => States.next(state)
 
 // The view of a server.
 
 /**
- * The run without a recorded end, as {@link View} has it.
+ * The run without a recorded end, as in {@link View}.
  *
  * @category models
  * @since 0.1.0
  */
 export interface ViewedRun {
-  /** The id of the run. */
+  /** Id of the run. */
   readonly requestId: string
-  /** The operation of `Session` that started the run. */
+  /** `Session` operation that started the run. */
   readonly operation: Records.RunStarted["operation"]
   /** Time of the first start, in milliseconds since 1970. */
   readonly startedAt: number
-  /**
-   * The command that the run took: a submitted message, or a message or an answer with an id. Left out where it took
-   * none.
-   */
+  /** Command taken by the run: a submitted message, or a message or an answer with an id. Left out if absent. */
   readonly takes?: {
-    /** The id of the command. */
+    /** Command id. */
     readonly id: string
-    /** The submitted message. Left out for any other command. */
+    /** Submitted message. Left out for other commands. */
     readonly message?: Message.Message
   }
   /** Number of whole steps. */
   readonly steps: number
-  /** Usage of the whole steps, of discarded replies and of nested runs. `null` where the models reported none. */
+  /** Usage of the whole steps, discarded replies and nested runs. `null` if the models reported nothing. */
   readonly usage: Response.Usage | null
-  /** The ids of the suspensions that were settled while the run was open. They count at its end. */
+  /** Ids of suspensions settled while the run was open. They count at its end. */
   readonly settled: ReadonlyArray<string>
-  /** The process that started or resumed the run last, by its `Journal.CurrentProcess`. Left out where unknown. */
+  /** Process that last started or resumed the run, by its `Journal.CurrentProcess`. Left out if unknown. */
   readonly processName?: string
-  /** The session as the run found it. */
+  /** The session as found by the run. */
   readonly before: {
-    /** The conversation. */
+    /** Conversation. */
     readonly thread: Thread.Thread
-    /** The open suspensions. */
+    /** Open suspensions. */
     readonly suspensions: ReadonlyArray<Event.Suspension>
   }
 }
 
 /**
- * The facts that a server needs of a session beside its conversation.
+ * Session facts for a server, beside its conversation.
  *
  * @category models
  * @since 0.1.0
  */
 export interface View {
-  /** The run without a recorded end, and what it took. Left out where there is none. */
+  /** The run without a recorded end, and the command it took. Left out if absent. */
   readonly run?: ViewedRun
-  /** The last run that has ended. Left out where no run has ended. */
+  /** The last ended run. Left out if no run has ended. */
   readonly lastRun?: Records.LastRun & {
-    /** The id of the run. Left out while the next run is open, and where a snapshot has replaced its records. */
+    /** Id of the run. Left out while the next run is open, and after a snapshot has replaced its records. */
     readonly requestId?: string
   }
-  /** The calls of the unfinished turn, in call order. */
+  /** Calls of the unfinished turn, in call order. */
   readonly calls: ReadonlyArray<InterruptedCall>
-  /** The open suspensions, in call order. */
+  /** Open suspensions, in call order. */
   readonly waiting: ReadonlyArray<Event.Suspension>
   /**
-   * The run in which they began to wait. It is one for all of them, since no run starts while a call waits. Left out
-   * where none waits, and where a program handed over the session as data.
+   * The run where they began to wait: a single run, since no run starts while a call waits. Left out if no call waits,
+   * and if a program handed over the session as data.
    */
   readonly waitingSince?: string
-  /** Submitted messages that no run has taken, oldest first. */
+  /** Submitted messages no run has taken, oldest first. */
   readonly inbox: ReadonlyArray<Records.MessageSubmitted>
-  /**
-   * The receipts of commands, by their ids: of the last 1,000, and of each earlier one that has no outcome yet.
-   */
+  /** Command receipts, by id: the last 1,000, and all earlier receipts without an outcome. */
   readonly receipts: ReadonlyMap<string, Records.Receipt>
-  /** Number of times in a row that a run failed, since the last whole step. */
+  /** Number of consecutive run failures since the last whole step. */
   readonly failures: number
-  /** The tools of the client that the last run served. */
+  /** Client tools served by the last run. */
   readonly clientTools: Records.ClientTools
-  /** The size of the session since its last snapshot. */
+  /** Session size since its last snapshot. */
   readonly size: {
     /** Bytes of the records as JSON. */
     readonly bytes: number
@@ -887,7 +868,7 @@ const takenBy = ({ id, message }: NonNullable<States.Run["taken"]>): NonNullable
   ...(message === undefined ? {} : { message: message.message })
 })
 
-/** Returns the facts that a server needs of a session. */
+/** Returns the session facts for a server. */
 export const view = ({ state }: Pick<Kept, "state">): View => {
   const { clientTools, ended, failures, inbox, lastRun, receipts, run, size, turn } = state
   const asker = States.askerOf(state)
@@ -907,5 +888,5 @@ export const view = ({ state }: Pick<Kept, "state">): View => {
   }
 }
 
-/** Tells whether an owner can do the work that is left in a session. */
+/** Returns `true` if an owner can do the work left in a session. */
 export const isUnfinished = ({ state }: Kept): boolean => Journals.isUnfinished(States.next(state))

@@ -1,6 +1,6 @@
 /**
- * Ids of nested runs. A nested run is started by the handler of a call, or by a program, and is recorded in a journal
- * of its own. Starting the same run again gives the same id.
+ * Ids of nested runs. A nested run is started by a call's handler, or by a program, and recorded in its own journal.
+ * Starting the same run again gives the same id.
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -12,13 +12,13 @@ import type * as Journals from "./journal.ts"
 import * as Records from "./records.ts"
 import * as States from "./state.ts"
 
-/** Returns the prefix of the ids of the runs that one call or one program starts. */
+/** Returns the id prefix for runs started by one call or one program. */
 export const prefixOf = (id: string, toolCallId: string | undefined): string =>
   `${id}/${toolCallId === undefined ? "" : encodeURIComponent(Json.escaped(toolCallId))}@`
 
 /**
- * Assigns the ids of the runs that one call or one program starts: by their input, and by the number of runs with the
- * same input that are under way or have ended. A failed run frees its id for the next run with the same input.
+ * Assigns ids to runs started by one call or one program: by their input, and by the number of runs with the same input
+ * still active or ended. A failed run frees its id for the next run with the same input.
  */
 export class Ids {
   private readonly prefix: string
@@ -28,7 +28,7 @@ export class Ids {
     this.prefix = prefixOf(id, toolCallId)
   }
 
-  /** Returns the id of a run with this input, and a function that frees it. */
+  /** Returns a run id for this input, and a function to free the id. */
   take({ messages }: Thread.Thread): { readonly id: string; readonly giveBack: () => void } {
     const input = Records.hashOf(messages)
     const taken = this.taken.get(input) ?? new Set()
@@ -41,33 +41,36 @@ export class Ids {
   }
 }
 
-/** Tells whether an id is that of a nested run, and not of a run within that one, by what is behind its prefix. */
+/**
+ * Returns `true` if an id belongs to a nested run itself, not to a run inside that run, judged by the part after its
+ * prefix.
+ */
 export const isDirect = (rest: string): boolean => /^[0-9a-f]{16}(\.\d+)?$/.test(rest)
 
-/** Tells whether an id belongs to a nested run of the session, at any depth. */
+/** Returns `true` if an id belongs to a nested run of the session, at any depth. */
 export const isWithin = (id: string, other: string): boolean =>
   other.startsWith(`${id}/`) && /^(\/[^/@]*@[0-9a-f]{16}(\.\d+)?)+$/.test(other.slice(id.length))
 
-/** Returns a function that tells whether a nested run of the session is within one of the calls. */
+/** Returns a function testing whether a nested run of the session is within one of the calls. */
 export const isOfCalls = (id: string, calls: Iterable<string>): (other: string) => boolean => {
   const own = new Set(Array.from(calls, (call) => prefixOf(id, call)))
   return (other) => own.has(other.slice(0, other.indexOf("@", id.length) + 1))
 }
 
-/** Tells whether an id may belong to a nested run. */
+/** Returns `true` if an id may belong to a nested run. */
 export const mayBeNested = (id: string): boolean => /\/[^/@]*@[0-9a-f]{16}(\.\d+)?$/.test(id)
 
 // Messages for nested runs.
 
 type Fate = Records.MessageSettled["fate"]
 
-/** Returns a message as the journal of the run has it that it is passed on to: a run inside that one may be meant. */
+/** Returns a message for the journal of the run it is passed on to: the target may be a run inside that run. */
 export const passedOn = ({ to, ...message }: Records.MessageSubmitted): Records.MessageSubmitted => {
   const [, ...path] = CallPaths.parse(to)?.path ?? []
   return { ...message, otherwise: "refuse", ...(path.length === 0 ? {} : { to: CallPaths.format({ path }) }) }
 }
 
-/** Returns the outcome of a message in the journal of a state, once it has one there. */
+/** Returns a message's outcome in a state's journal, once known. */
 export const fateIn = ({ receipts }: States.State, id: string): Fate | undefined => {
   const { became, reason, requestId, stepIndex } = receipts.get(id) ?? {}
   if (became !== "delivered" && became !== "refused" && became !== "withdrawn") return undefined
@@ -83,9 +86,8 @@ const endOf = (end: Records.MessageSettled | Records.MessageWithdrawn): Fate =>
   end._tag === "MessageSettled" ? end.fate : { became: "withdrawn" }
 
 /**
- * Returns the outcome of a message that was passed on, as the journal of the nested run has it, if it has one. `end`
- * gives a message without an outcome one, in that journal: the one of its record, or another that was faster. `isOwn`
- * tells whether it is that of `end`.
+ * Returns a passed-on message's outcome from the nested run's journal, if any. `end` gives a message without an outcome
+ * one in that journal: its record's, or another that was faster. `isOwn` is `true` if the outcome came from `end`.
  */
 export const settledIn = (
   store: Journals.Service,
@@ -109,7 +111,7 @@ export const settledIn = (
       const within = inner && (yield* settledIn(store, inner, end))
       const settled = within === undefined ? end : { _tag: "MessageSettled", id, fate: within.fate } as const
       if (settled === undefined) return undefined
-      // The journal of a run that was removed has no message to deliver.
+      // A removed run's journal has no message to deliver.
       if (version === 0) return { fate: endOf(settled), isOwn: true }
       // Another command has the id.
       if (known.receipts.has(id) && !States.isUnsettled(known, id)) return { fate: endOf(settled), isOwn: false }
@@ -125,9 +127,9 @@ export const settledIn = (
     }
   })
 
-// The result of a finished run.
+// Result of a finished run.
 
-/** Returns a result without its thread and its steps, which the earlier records contain. */
+/** Returns a result without its thread and steps, which are in earlier records. */
 export const received = (result: Event.ChatResult): Event.WireResult => {
   const { finalResponse, steps, thread: _, ...end } = result
   return finalResponse === (steps.at(-1)?.response ?? null) ? end : { ...end, finalResponse }

@@ -1,6 +1,6 @@
 /**
- * Prepares the operations of a session: checks each against the session, and computes its start before anything is
- * written. A wrong status is a defect that names the right call, and wrong data a typed error. Public as `Session`.
+ * Prepares session operations: checks each against the session, and computes its start before anything is written. A
+ * wrong status is a defect naming the right call; wrong data is a typed error. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -27,9 +27,9 @@ import * as StoredCommands from "./storedCommands.ts"
 import * as Writers from "./writer.ts"
 
 /**
- * Errors of an operation. The caller's session is unchanged, and no approved call has run: once one has run, a model
- * that cannot be asked ends the operation with outcome `Failed`, so that the answer of the call is kept. Where the
- * adapter, the tools or the options are at fault, nothing is recorded.
+ * Operation errors. The caller's session is unchanged, and no approved call has run: after that, a model that cannot be
+ * asked ends the operation with outcome `Failed`, so that the call's answer is kept. If the adapter, the tools or the
+ * options are at fault, nothing is recorded.
  *
  * @category errors
  * @since 0.1.0
@@ -38,27 +38,27 @@ export type OperationError = Chat.ChatError | SessionData.SessionError | Resumpt
 
 type Session = SessionData.Session
 
-/** An operation that the session allows. */
+/** An operation the session allows. */
 export interface Operation<M extends SessionEvents.Mode> {
   readonly mode: M
   readonly name: Records.RunStarted["operation"]
   readonly base: Settling.Base
-  /** Messages that the operation adds to the session. */
+  /** Messages the operation adds to the session. */
   readonly messages: ReadonlyArray<Message.Message>
-  /** An open question that the operation answers in its place. */
+  /** Open question answered by the operation in its place. */
   readonly answered?: Settled
-  /** The command that the operation takes. */
+  /** Command taken by the operation. */
   readonly takes?: Records.RunStarted["takes"]
-  /** The run that the operation resumes, and the reason to end it instead, if there is one. */
+  /** The resumed run, and the reason to end it instead, if any. */
   readonly resumed?: Resumed
   readonly parent?: Records.Parent | undefined
 }
 
-/** A run that is resumed, or ended in its place. */
+/** A resumed run, or a run ended instead. */
 export interface Resumed {
   readonly run: States.Run
   readonly ending: RunJournal.Ends | undefined
-  /** `true` where the run ends without code of the caller's, which may be why so many attempts have failed. */
+  /** `true` if the run ends without caller code, which may have caused so many failed attempts. */
   readonly isBroken: boolean
 }
 
@@ -67,7 +67,7 @@ interface Settled {
   readonly answer: SessionData.Answer
 }
 
-// Checks of the session's status.
+// Checks of the session status.
 
 const wrong = (operation: string, { status }: Session, instead: string) =>
   Effect.die(new Error(`Session.${operation}: the session is ${status}; call ${instead}`))
@@ -83,7 +83,7 @@ const kinds = ({ suspensions }: Session): ReadonlyArray<Event.Suspension["kind"]
   ...new Set(suspensions.map(({ kind }) => kind))
 ]
 
-/** Returns the operations that are allowed instead. A reply answers a question if nothing else is open. */
+/** Returns the operations allowed instead. A reply answers a question if nothing else is open. */
 const instead = (session: Session): string =>
   session.suspensions.length === 1 && session.suspensions[0]?.kind === "question"
     ? "Session.reply"
@@ -111,7 +111,7 @@ const withdrawn: Record<Event.Suspension["kind"], string> = {
 }
 
 /**
- * Returns the denials of a reply with `pending: "deny"`: every suspension except a single question, which the reply
+ * Returns the denials for a reply with `pending: "deny"`: every suspension except a single question, which the reply
  * answers.
  */
 const denials = ({ suspensions }: Session, time: number): ReadonlyArray<Records.CallSettled> => {
@@ -126,13 +126,13 @@ const denials = ({ suspensions }: Session, time: number): ReadonlyArray<Records.
 }
 
 interface Said extends Pick<Operation<"chat">, "answered" | "messages"> {
-  /** An answer for a handler or for its nested run: the operation begins with the call. */
+  /** An answer for a handler or its nested run: the operation begins with the call. */
   readonly within?: Settled & { readonly time: number }
 }
 
 /**
- * Adds a user message to a session. It answers the one open question, if there is one: as a message after a question
- * in the thread, and in the place of the call if the question is not in the thread.
+ * Adds a user message to a session. It answers the only open question, if any: as a message after a question in the
+ * thread, otherwise in place of the call's answer.
  */
 const spokenTo = (
   operation: string,
@@ -162,7 +162,7 @@ const spokenTo = (
       : { messages: [], answered: { id, answer: { _tag: "Value", value } } }
   })
 
-/** Returns an operation that adds messages to the session. */
+/** Returns an operation adding messages to the session. */
 const spoken = (name: "reply" | "continue", base: Settling.Base, { within, ...said }: Said): Operation<"chat"> => ({
   mode: "chat",
   name,
@@ -170,7 +170,7 @@ const spoken = (name: "reply" | "continue", base: Settling.Base, { within, ...sa
   ...said
 })
 
-/** Returns the session that an input stands for. A conversation starts anew in the kept session, which must be free. */
+/** Returns the session for an input. A conversation starts anew in the kept session, which must be free. */
 const sessionIn = (input: unknown): Effect.Effect<Session, OperationError> =>
   Effect.gen(function*() {
     if (SessionData.isSession(input)) return input
@@ -185,7 +185,7 @@ const sessionIn = (input: unknown): Effect.Effect<Session, OperationError> =>
     return SessionData.make({ thread, context, metadata })
   })
 
-/** Checks `Session.start`: an input is a session, or makes one. */
+/** Checks `Session.start`: an input is a session, or makes a new one. */
 export const starting = (input: unknown): Effect.Effect<Operation<"chat">, OperationError> =>
   Effect.gen(function*() {
     const base = yield* Settling.baseOf(yield* sessionIn(input), true)
@@ -193,13 +193,13 @@ export const starting = (input: unknown): Effect.Effect<Operation<"chat">, Opera
     return { mode: "chat", name: "start", base, messages: [] }
   })
 
-/** Options of a reply. */
+/** Reply options. */
 export interface Reply {
   readonly pending?: "deny" | undefined
   readonly takes?: string | undefined
 }
 
-/** Returns the command of a message. Refuses a command that was taken before. */
+/** Returns the command of a message. Refuses a command already taken. */
 const taking = (
   { state }: Settling.Base,
   id: string,
@@ -214,7 +214,7 @@ const taking = (
 
 const replyOptions = Values.nullable({ pending: Values.oneOf("deny"), takes: Values.text } satisfies NamesOf<Reply>)
 
-/** Checks `Session.reply`. Denies the open calls first if the options ask for it. */
+/** Checks `Session.reply`. Denies the open calls first if the options say so. */
 export const replying = (
   given: Session,
   content: Message.Content,
@@ -232,7 +232,7 @@ export const replying = (
     return typeof takes === "string" ? { ...operation, ...yield* taking(base, takes, content) } : operation
   })
 
-/** Checks `Session.continue`, with a message or without. */
+/** Checks `Session.continue`, with or without a message. */
 export const continuing = (
   given: Session,
   message: Message.Input | null
@@ -246,7 +246,7 @@ export const continuing = (
     return { mode: "chat", name: "continue", base, messages: [] }
   })
 
-/** Checks that a suspended nested run continues. An answer that its journal already contains changes nothing. */
+/** Checks that a suspended nested run continues. An answer already in its journal changes nothing. */
 export const continuingNested = (
   answers: Resumptions.NestedAnswers,
   parent: Records.Parent
@@ -265,14 +265,14 @@ export const continuingNested = (
     return { mode: "chat", name: "continue", base, messages: [], parent }
   })
 
-/** Checks the start of a nested run that is recorded for the first time, or again. */
+/** Checks the start of a nested run recorded for the first time, or again. */
 export const beginningNested = (session: Session, parent: Records.Parent): Effect.Effect<Operation<"chat">> =>
   Effect.map(Settling.baseOf(session, true), ({ writer }) => {
     const closed = Settling.behind(
       { writer, state: writer.state, before: [] },
       States.closing(writer.state, "operation", [])
     )
-    // An earlier run in the journal has nothing in common with this one.
+    // An earlier run in the journal has nothing in common with this run.
     const base = Settling.behind(closed, [{ _tag: "Opened", format: 1, session }])
     return { mode: "chat", name: "start", base, messages: [], parent }
   })
@@ -284,27 +284,27 @@ export const stepping = (given: Session): Effect.Effect<Operation<"step">, Opera
     (base) => Effect.as(free("step", States.sessionOf(base.state)), { mode: "step", name: "step", base, messages: [] })
   )
 
-/** Limits of resuming an interrupted run. */
+/** Limits on resuming an interrupted run. */
 export interface ResumeOptions {
   /**
-   * Longest time after its start in which a run may be resumed; a number is milliseconds. An older run is ended:
-   * recorded effects are answered, nothing new starts, and the outcome is `Failed` with the `ResumeError` `too_old`.
-   * 7 days by default.
+   * Longest time after its start when a run may be resumed; a number is milliseconds. An older run is ended: recorded
+   * effects are answered, nothing new starts, and the outcome is `Failed` with `ResumeError` `too_old`. Defaults to 7
+   * days.
    */
   readonly maxAge?: Duration.Input
   /**
-   * Number of times that a run may be resumed by another process than the one before. After that it is ended like one
-   * that is too old, with `too_many_attempts`. 10 by default.
+   * Number of times a run may be resumed by another process than before. Afterwards it is ended like a run too old,
+   * with `too_many_attempts`. Defaults to 10.
    */
   readonly maxAttempts?: number
   /**
-   * Allows resuming a session that was loaded without a claim. Set it only where nothing else runs the session.
-   * `false` by default.
+   * `true` to allow resuming a session loaded without a claim. Set it only if nothing else runs the session. Defaults
+   * to `false`.
    */
   readonly takeOver?: boolean
   /**
-   * Emits the events that repeat recorded ones, which have `replayed: true`, and passes them to `onEvent`. The result
-   * does not depend on it. `true` by default.
+   * `true` to emit repeated recorded events, marked `replayed: true`, and pass them to `onEvent`. The result does not
+   * depend on this setting. Defaults to `true`.
    */
   readonly replays?: boolean
 }
@@ -314,11 +314,11 @@ const defaultMaxAttempts = 10
 
 const resumeOptions = { maxAge: Values.duration, maxAttempts: Values.whole, takeOver: Values.flag }
 
-/** Limits of resuming a run that an owner drives. Beyond them the run is ended. */
+/** Limits on resuming a run driven by an owner. Beyond them the run is ended. */
 export interface Limits {
-  /** Number of failures in a row. */
+  /** Number of consecutive failures. */
   readonly maxFailures?: number
-  /** An error for which no attempt can succeed. */
+  /** Error that no attempt can overcome. */
   readonly failure?: Journals.StoreError | undefined
 }
 
@@ -367,7 +367,7 @@ export const resuming = (
     return { mode: "chat", name: run.operation, base, messages: [], resumed: { run, ending, isBroken }, parent }
   })
 
-/** Records that the interrupted run failed, where the operation could not. */
+/** Records that the interrupted run failed, if the operation could not record the failure. */
 export const failing: Effect.Effect<void> = Effect.flatMap(Writers.CurrentWriter, (writer) => {
   const requestId = writer?.state.run?.requestId
   return writer === undefined || requestId === undefined
@@ -375,7 +375,7 @@ export const failing: Effect.Effect<void> = Effect.flatMap(Writers.CurrentWriter
     : writer.append([{ _tag: "AttemptFailed", requestId }])
 })
 
-/** Closes the interrupted run and its turn, and does nothing else. */
+/** Closes the interrupted run and its turn, and nothing else. */
 export const abandoning: Effect.Effect<Session> = Effect.gen(function*() {
   const writer = yield* Writers.CurrentWriter
   const records = writer && Writers.nonEmpty(yield* Settling.closing(writer, "abandon"))
@@ -388,7 +388,7 @@ export const abandoning: Effect.Effect<Session> = Effect.gen(function*() {
   return States.sessionOf(writer.state)
 })
 
-/** Adds messages to the end of a session. Nothing may come between a call and its answer. */
+/** Appends messages to a session. Nothing may come between a call and its answer. */
 export const append = (
   given: Session,
   messages: ReadonlyArray<Message.Input>
@@ -402,7 +402,7 @@ export const append = (
     return yield* Settling.happened(base, [{ _tag: "MessagesAppended", messages: added }])
   })
 
-/** Adds a user message to the end of a session. */
+/** Appends a user message to a session. */
 export const appendUser = (
   session: Session,
   content: Message.Content

@@ -1,22 +1,20 @@
 /**
- * The records of a journal, in the order in which things happened. A journal only grows: its version is the number of
- * its records, and an append names the version that it follows, so that one of two concurrent writers fails with a
- * conflict. Public as `Journal`.
+ * Journal records, in the order of events. A journal only grows: its version is its number of records, and an append
+ * names the version it follows, so that one of two concurrent writers fails with a conflict. Public as `Journal`.
  *
  * **Details**
  *
  * An interrupted run can be resumed from its journal alone:
  *
- * - `RunStarted` precedes every record of a run, and `RunEnded` follows them. Between the two the run is under way,
- *   or was interrupted. `RunStarted` contains the messages that start the run.
- * - `ReplyReceived` contains a reply with calls. It is written before one of them starts, except for read-only tools
- *   that start while the model still streams.
+ * - `RunStarted` precedes every record of a run, and `RunEnded` follows them. In between the run is active or was
+ *   interrupted. `RunStarted` contains the messages starting the run.
+ * - `ReplyReceived` contains a reply with calls. It is written before any of these starts, except for read-only tools
+ *   starting while the model still streams.
  * - `CallStarted` is written before a handler starts. From then on the call may have had its effect.
- * - `CallEnded` contains the answer of a call as the model reads it. It is written before anything follows from that
- *   answer, and a call with an answer never runs again. `CallWaits` contains the suspensions of a call, and
- *   `CallSettled` a verdict about one.
- * - `StepPrepared` contains what rules noted about a request, and the messages that they added. It is written before
- *   the request.
+ * - `CallEnded` contains a call's answer as read by the model. It is written before anything follows from that answer,
+ *   and an answered call never runs again. `CallWaits` contains a call's suspensions, and `CallSettled` a verdict on a
+ *   suspension.
+ * - `StepPrepared` contains rule notes on a request, and messages added by rules. It is written before the request.
  * - `StepCompleted` marks a turn as whole, or as waiting. It does not repeat earlier records.
  *
  * @since 0.1.0
@@ -32,94 +30,91 @@ import * as Json from "../json.ts"
 import * as SessionData from "./data.ts"
 
 const ofRun = {
-  /** The run that the record belongs to. */
+  /** Id of the record's run. */
   requestId: Schema.String
 }
 
 const ofCall = {
   ...ofRun,
-  /** The id of the call. */
+  /** Call id. */
   toolCallId: Schema.String
 }
 
 const after = {
   /**
-   * The fingerprint of the records before it, by which `Journal.check` finds that one of them is missing, doubled,
-   * moved or altered. The writer of the record adds it.
+   * Fingerprint of the records before, by which `Journal.check` finds missing, doubled, moved or altered records. Added
+   * by the record's writer.
    */
   after: Schema.optionalKey(Schema.String)
 }
 
 const at = {
   /**
-   * Time in whole milliseconds since the `startedAt` of the last `RunStarted`, never less than that of an earlier
-   * record. The writer of the journal adds it. Left out of a record that no store has.
+   * Time in whole milliseconds since the `startedAt` of the last `RunStarted`, never below an earlier record's. Added
+   * by the journal's writer. Left out of an unstored record.
    */
   at: Schema.optionalKey(Schema.Int)
 }
 
 const time = {
-  /** Time of the record, in milliseconds since 1970. Left out where it is not known. */
+  /** Time of the record, in milliseconds since 1970. Left out if unknown. */
   time: Schema.optionalKey(Schema.Finite)
 }
 
 const requested = {
-  /** Time at which the request of the reply went out, as `at`. */
+  /** Time the reply's request was sent, as `at`. */
   requested: Schema.Int,
-  /** Time of the first event of the reply, as `at`. Left out where there was none. */
+  /** Time of the reply's first event, as `at`. Left out without events. */
   first: Schema.optionalKey(Schema.Int),
-  /** Number of the request within the step. Left out for the first one. */
+  /** Request number within the step. Left out for the first request. */
   attempt: Schema.optionalKey(Schema.Int),
-  /** The model that was asked. Left out where it is not known, and where the reply names it. */
+  /** Requested model. Left out if unknown, and if the reply names its model. */
   model: Schema.optionalKey(Schema.String),
-  /** The provider of the model. Left out where it is not known, and where the reply names it. */
+  /** The model's provider. Left out if unknown, and if the reply names its provider. */
   provider: Schema.optionalKey(Schema.String)
 }
 
 const Requested = Schema.Struct(requested)
 
-/** The request of a reply. */
+/** A reply's request. */
 export type Requested = (typeof Requested)["Type"]
 
-/** The request of a reply, beside that. */
+/** A reply's request, beside the reply. */
 const ofReply = {
   ...requested,
-  /** The time of the request. Left out where it is not known. */
+  /** Request time. Left out if unknown. */
   requested: Schema.optionalKey(requested.requested)
 }
 
 const by = {
-  /** The sender, as the program names them. Left out where the program does not say. */
+  /** Sender, as named by the program. Left out if unknown. */
   by: Schema.optionalKey(Schema.String)
 }
 
 /**
- * The error of a run that failed without a result.
+ * Error of a run that failed without a result.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class RunError extends Schema.Opaque<RunError>()(Schema.Struct({
-  /**
-   * The reason of a `SessionError`, the `_tag` of another error, or `"unknown"` where it has none. At most 200
-   * characters.
-   */
+  /** Reason of a `SessionError`, otherwise the error's `_tag`, or `"unknown"`. At most 200 characters. */
   reason: Schema.String,
-  /** The message of the error, without the keys in its URLs, at most 10,000 characters. */
+  /** Error message, without keys in its URLs, at most 10,000 characters. */
   detail: Schema.String
 })) {}
 
-/** Limits of the texts of an error, in characters. */
+/** Limits for error texts, in characters. */
 const longestReason = 200
 const longestDetail = 10_000
 
 /** Returns a text without secrets, cut between characters. */
 const shown = (text: string, longest: number): string =>
-  // A secret that the limit cuts is known by what follows it.
+  // A secret cut by the limit is recognized by the text after the cut.
   Json.withoutSecrets(text.slice(0, 2 * longest), false).slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")
 
 /**
- * Returns an error as journals and clients have it: its reason and its message, without secrets and of bounded length.
+ * Returns an error for journals and clients: its reason and its message, without secrets and with bounded length.
  * Reading the error may run foreign code.
  *
  * **Example** (An error with a key in its message)
@@ -156,21 +151,21 @@ const pick = ({ _tag, detail, message, reason }: Json.JsonObject): Json.JsonObje
 })
 
 /**
- * Outcome of a command: a message, a verdict or a stop that was given under an id.
+ * Outcome of a command: a message, a verdict or a stop given under an id.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
-  /** The id of the command. */
+  /** Command id. */
   id: Schema.String,
-  /** A hash of the content. The same id with different content is refused. */
+  /** Content hash. The same id with different content is refused. */
   hash: Schema.String,
   /**
-   * `queued`: no run has taken the message yet. `taken`: the run `requestId` has taken it. The other values say how
-   * that run ended: `completed`, which includes a run that waits for an answer, `failed`, `stopped` by request, or
-   * `withdrawn` where it was abandoned. A verdict is `completed` at once. A message into a run is `delivered` to a step
-   * of the run `requestId`, or `refused` by its end. A message that was taken back is `withdrawn`, too, without a run.
+   * `queued`: no run has taken the message yet. `taken`: taken by the run `requestId`. Other values describe how that
+   * run ended: `completed`, including a run that waits for an answer, `failed`, `stopped` by request, or `withdrawn` if
+   * abandoned. A verdict is `completed` at once. A message into a run is `delivered` to a step of the run `requestId`,
+   * or `refused` by its end. A message taken back is `withdrawn`, too, without a run.
    */
   became: Schema.Literals([
     "queued",
@@ -182,74 +177,74 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
     "delivered",
     "refused"
   ]),
-  /** `true` for a request to stop a run, or one of its calls. Left out of any other command. */
+  /** `true` for a request to stop a run or one of its calls. Left out of other commands. */
   isStop: Schema.optionalKey(Schema.Literal(true)),
-  /** The verdict of the command, and its time. Left out of any other command. */
+  /** The command's verdict, and its time. Left out of other commands. */
   ...SessionData.standing,
-  /** The run that has taken the command. Left out until then. */
+  /** The run that took the command. Left out until then. */
   requestId: Schema.optionalKey(Schema.String),
-  /** The step that the message was delivered to, from 0. Left out of any other command. */
+  /** Index of the step the message was delivered to, from 0. Left out of other commands. */
   stepIndex: Schema.optionalKey(Schema.Int),
   /**
-   * The reason of a refusal: `finished`, `waiting`, `stopped`, `failed`, `max_turns`, `halted`, or the rule that ended
-   * the run. Left out of any other command.
+   * Refusal reason: `finished`, `waiting`, `stopped`, `failed`, `max_turns`, `halted`, or the rule that ended the run.
+   * Left out of other commands.
    */
   reason: Schema.optionalKey(Schema.String),
-  /** The error of that run. Left out unless it failed without a result. */
+  /** Error of that run. Left out unless it failed without a result. */
   error: Schema.optionalKey(RunError)
 })) {}
 
-/** Notes of rules, by their names. */
+/** Rule notes, by rule name. */
 const Notes = Schema.Record(Schema.String, Json.Opaque)
 
 /** The rule that ended a run. */
 const EndedBy = Schema.Struct({
-  /** The name of the rule. */
+  /** Rule name. */
   name: Schema.String,
-  /** Data of the rule about the end. Left out where it gives none. */
+  /** The rule's data about the end. Left out if absent. */
   detail: Schema.optionalKey(Json.Opaque)
 })
 
 /**
- * The last run that has ended.
+ * The last ended run.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class LastRun extends Schema.Opaque<LastRun>()(Schema.Struct({
-  /** Its `haltedReason`: `"error"` where it failed, `"abandoned"` where it was abandoned. */
+  /** Its `haltedReason`: `"error"` for a failed run, `"abandoned"` for an abandoned run. */
   outcome: Schema.String,
   /** Its error. Left out unless it failed. */
   error: Schema.optionalKey(RunError),
-  /** The rule that ended it. Left out where none did. */
+  /** Rule that ended the run. Left out without such a rule. */
   rule: Schema.optionalKey(EndedBy),
-  /** The rule that made its last step the last one, such as `"budget"`, or `"max_turns"`. Left out where none did. */
+  /** Rule that made its last step final, such as `"budget"`, or `"max_turns"`. Left out without such a rule. */
   finalized: Schema.optionalKey(Schema.String),
-  /** Its typed answer, encoded. Left out where it has none. */
+  /** Its typed answer, encoded. Left out if absent. */
   output: Schema.optionalKey(Json.Opaque)
 })) {}
 
 const origin = {
-  /** The principal whose session it is, as the server that created it names them. Left out elsewhere. */
+  /** Principal owning the session, as named by the creating server. Left out elsewhere. */
   principal: Schema.optionalKey(Schema.String),
-  /** The name of the agent that runs the session. Left out where none does. */
+  /** Name of the agent running the session. Left out without an agent. */
   agent: Schema.optionalKey(Schema.String),
-  /** The data that the server keeps with the session. Left out where there are none. */
+  /** Server data kept with the session. Left out if absent. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
-  /** The session that this one branched from. Left out for any other session. */
+  /** Session this one branched from. Left out for other sessions. */
   forkedFrom: Schema.optionalKey(Schema.Struct({
-    /** The id of that session. */
+    /** Id of that session. */
     id: Schema.String,
     /** The other journal's version before that message. This session begins with the conversation at that version. */
     version: Schema.Int,
-    /** The id of the message before which this session branched. */
+    /** Id of the message before which this session branched. */
     message: Schema.String
   }))
 }
 
 /**
- * The origin of a session: who may read it, and which agent runs it. A server records it when it creates the session,
- * and later records repeat it.
+ * The origin of a session: its reader, and its agent. A server records it on creation, and later records repeat the
+ * origin.
  *
  * @category schemas
  * @since 0.1.0
@@ -257,58 +252,58 @@ const origin = {
 export class Origin extends Schema.Opaque<Origin>()(Schema.Struct(origin)) {}
 
 /**
- * The labels that a person has given a session.
+ * Labels a person has given a session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Labels extends Schema.Opaque<Labels>()(Schema.Struct({
-  /** The title. Left out where the session has that of its first message. */
+  /** Title. Left out if the first message provides the title. */
   title: Schema.optionalKey(Schema.String),
-  /** `true` where the session is pinned. Left out otherwise. */
+  /** `true` if pinned. Left out otherwise. */
   pinned: Schema.optionalKey(Schema.Boolean)
 })) {}
 
 /** Client tools. The caller of a run answers their calls. */
 const ClientTools = Schema.Array(Schema.Struct({
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
-  /** The description, as the model reads it. */
+  /** Description for the model. */
   description: Schema.String,
-  /** The JSON Schema of the arguments. */
+  /** JSON Schema of the arguments. */
   parameters: Schema.Record(Schema.String, Json.Opaque)
 }))
 
-/** The tools of a client. */
+/** Client tools. */
 export type ClientTools = (typeof ClientTools)["Type"]
 
 /**
- * The first record of a journal. It also replaces the whole session where an operation continued with a different
- * one.
+ * The first record of a journal. It also replaces the whole session when an operation continued with a different
+ * session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened", {
-  /** The format of the records. */
+  /** Record format. */
   format: Schema.Literal(1),
-  /** The session that the journal begins with. */
+  /** Initial session. */
   session: SessionData.Session,
   ...origin,
   ...after,
-  /** The last run that has ended. Left out where none has. */
+  /** The last ended run. Left out if no run has ended. */
   lastRun: Schema.optionalKey(LastRun),
-  /** The tools of the client that the last run served. Left out where there are none. */
+  /** Client tools served by the last run. Left out if absent. */
   clientTools: Schema.optionalKey(ClientTools),
-  /** The notes that rules keep for the session, by their names. Left out where there are none. */
+  /** Rule notes kept for the session, by rule name. Left out if absent. */
   kept: Schema.optionalKey(Notes),
-  /** The labels of the session. The writer of the record adds them. Left out where there are none. */
+  /** Session labels, added by the record's writer. Left out if absent. */
   labels: Schema.optionalKey(Labels),
   /** Receipts of the last commands, in a snapshot. */
   receipts: Schema.optionalKey(Schema.Array(Receipt)),
   /**
-   * The key of each open call, the number of its attempts and, where it waits, the run in which it began to wait, by
-   * ids. Left out where no call is open.
+   * Idempotency key of each open call, its number of attempts and, for a waiting call, the run where it began to wait,
+   * by call id. Left out if no call is open.
    */
   calls: Schema.optionalKey(Schema.Record(
     Schema.String,
@@ -327,103 +322,103 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
  * @since 0.1.0
  */
 export class MessagesAppended extends Schema.Opaque<MessagesAppended>()(Schema.TaggedStruct("MessagesAppended", {
-  /** The messages, in order. */
+  /** Messages, in order. */
   messages: Schema.Array(Message.Message)
 })) {}
 
 /**
- * A submitted message that no run has taken yet. Any process may append it, even while another process runs the
+ * A submitted message no run has taken yet. Any process may append this record, even while another process runs the
  * session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.TaggedStruct("MessageSubmitted", {
-  /** The id of the submission. */
+  /** Submission id. */
   id: Schema.String,
-  /** The message. */
+  /** Message. */
   message: Message.Message,
   /**
-   * `"steer"` for a message that the open run gets between two steps, `"follow"` where it would complete. Left out for
-   * a message that the next run begins with.
+   * `"steer"` for a message delivered to the open run between two steps, `"follow"` when it would complete. Left out
+   * for a message starting the next run.
    */
   mode: Schema.optionalKey(Schema.Literals(["steer", "follow"])),
-  /** `"refuse"` for a message that no later run takes. Left out for any other message. */
+  /** `"refuse"` for a message no later run takes. Left out for other messages. */
   otherwise: Schema.optionalKey(Schema.Literal("refuse")),
   /**
-   * The path of the call whose handler has a run under way: that run gets the message, and is refused it where there is
-   * none. Left out for a message to the session's own runs.
+   * Path of a call with an active nested run, which gets the message; refused without such a run. Left out for a
+   * message to the session's own runs.
    */
   to: Schema.optionalKey(Schema.String),
-  /** The tools of the client that sent it. Left out where there are none. */
+  /** Tools of the sending client. Left out if absent. */
   clientTools: Schema.optionalKey(ClientTools),
   ...time,
   ...by
 })) {}
 
 /**
- * The withdrawal of a submitted message that no run has. Any process may append it, even while another process runs the
- * session.
+ * Withdrawal of a submitted message no run has taken. Any process may append this record, even while another process
+ * runs the session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class MessageWithdrawn extends Schema.Opaque<MessageWithdrawn>()(Schema.TaggedStruct("MessageWithdrawn", {
-  /** The id of the submission. */
+  /** Submission id. */
   id: Schema.String,
   ...time,
   ...by
 })) {}
 
 /**
- * The passing of a submitted message to the journal of the run inside its call. Written before that journal has the
- * message, under the same id, so that no other run gets it.
+ * Forwards a submitted message to the journal of the run inside its call. Written before that journal has the message,
+ * under the same id, so that no other run gets the message.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class MessageForwarded extends Schema.Opaque<MessageForwarded>()(Schema.TaggedStruct("MessageForwarded", {
   ...ofRun,
-  /** The id of the submission. */
+  /** Submission id. */
   id: Schema.String,
-  /** The id of that journal. */
+  /** Id of that journal. */
   session: Schema.String
 })) {}
 
 /**
- * The outcome of a submitted message for a run inside a call: as the journal of that run has it, or a refusal where no
- * run is under way. Any process may append it, even while another process runs the session.
+ * Outcome of a submitted message for a run inside a call: from that run's journal, or a refusal without an active run.
+ * Any process may append this record, even while another process runs the session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class MessageSettled extends Schema.Opaque<MessageSettled>()(Schema.TaggedStruct("MessageSettled", {
-  /** The id of the submission. */
+  /** Submission id. */
   id: Schema.String,
-  /** The outcome. */
+  /** Outcome. */
   fate: Schema.Struct({
-    /** `"delivered"` to a step of the run inside, `"refused"` for a reason, or `"withdrawn"`. */
+    /** `"delivered"` to a step of the nested run, `"refused"` for a reason, or `"withdrawn"`. */
     became: Schema.Literals(["delivered", "refused", "withdrawn"]),
-    /** The run that has the message. Left out of any other outcome. */
+    /** Receiving run. Left out of other outcomes. */
     requestId: Schema.optionalKey(Schema.String),
-    /** The step that the message was delivered to, from 0. Left out of any other outcome. */
+    /** Index of the step the message was delivered to, from 0. Left out of other outcomes. */
     stepIndex: Schema.optionalKey(Schema.Int),
-    /** The reason of a refusal. Left out of any other outcome. */
+    /** Refusal reason. Left out of other outcomes. */
     reason: Schema.optionalKey(Schema.String)
   })
 })) {}
 
 /**
- * A request to stop the run of the session, or one of its calls. Any process may append it, even while another process
- * runs the session.
+ * Request to stop the session's run, or one of its calls. Any process may append this record, even while another
+ * process runs the session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedStruct("StopRequested", {
-  /** The id of the request. */
+  /** Request id. */
   id: Schema.String,
-  /** The path of the call that alone is to stop. Left out where the whole run is. */
+  /** Path of the single call to stop. Left out to stop the whole run. */
   call: Schema.optionalKey(Schema.String),
   ...ofRun,
   ...time,
@@ -431,55 +426,55 @@ export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedS
 })) {}
 
 /**
- * A change of the labels of the session. Any process may append it, even while another process runs the session.
+ * A change of session labels. Any process may append this record, even while another process runs the session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Labelled extends Schema.Opaque<Labelled>()(Schema.TaggedStruct("Labelled", {
-  /** The title. `null` where the session gets that of its first message. Left out where it stays. */
+  /** Title. `null` to use the first message's. Left out if unchanged. */
   title: Schema.optionalKey(Schema.NullOr(Schema.String)),
-  /** Tells whether the session is pinned. Left out where that stays. */
+  /** `true` to pin the session, `false` to unpin. Left out if unchanged. */
   pinned: Schema.optionalKey(Schema.Boolean),
   ...time,
   ...by
 })) {}
 
 /**
- * The parent of a nested run. A nested run has a journal of its own, and only its parent resumes it.
+ * Parent of a nested run. A nested run has its own journal, and only its parent resumes the run.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class Parent extends Schema.Opaque<Parent>()(Schema.Struct({
-  /** The id of the session, or of the `Durable.layer`, in which the run was started. */
+  /** Id of the session, or of the `Durable.layer`, where the run was started. */
   id: Schema.String,
-  /** The id of the call whose handler started the run. Left out where no handler did. */
+  /** Id of the call whose handler started the run. Left out if started elsewhere. */
   toolCallId: Schema.optionalKey(Schema.String),
-  /** The key of that call, which distinguishes it from a call with the same id in another turn. */
+  /** Idempotency key of that call, which distinguishes it from a call with the same id in another turn. */
   idempotencyKey: Schema.optionalKey(Schema.String)
 })) {}
 
-/** A command that a run takes. */
+/** A command taken by a run. */
 const Taken = Schema.Struct({
-  /** The id of the command. */
+  /** Command id. */
   id: Schema.String,
-  /** A hash of its content. */
+  /** Content hash. */
   hash: Schema.String
 })
 
-/** The verdict about a suspension. */
+/** The verdict on a suspension. */
 const verdict = {
-  /** The id of the suspension. */
+  /** Suspension id. */
   id: Schema.String,
-  /** The verdict. */
+  /** Verdict. */
   answer: SessionData.Answer,
-  /** Time of the verdict, in milliseconds since 1970. Left out where it is that of the run, or not known. */
+  /** Time of the verdict, in milliseconds since 1970. Left out if equal to the run's, or unknown. */
   time: Schema.optionalKey(Schema.Finite)
 }
 
 /**
- * The start of a run, or its resumption.
+ * Start or resumption of a run.
  *
  * @category schemas
  * @since 0.1.0
@@ -487,41 +482,41 @@ const verdict = {
 export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct("RunStarted", {
   ...ofRun,
   ...after,
-  /** The operation of `Session` that started the run. */
+  /** `Session` operation that started the run. */
   operation: Schema.Literals(["start", "reply", "continue", "step"]),
-  /** `true` where the interrupted run `requestId` is resumed. Left out at the first start. */
+  /** `true` if the interrupted run `requestId` is resumed. Left out at the first start. */
   resumes: Schema.optionalKey(Schema.Boolean),
-  /** Time of the start, in milliseconds since 1970. */
+  /** Start time, in milliseconds since 1970. */
   startedAt: Schema.Finite,
-  /** End of the deadline, in milliseconds since 1970. Left out where the run has none. */
+  /** Deadline, in milliseconds since 1970. Left out without a deadline. */
   deadlineAt: Schema.optionalKey(Schema.Finite),
-  /** The owner of the claim under which the run started. Left out where it runs without a claim. */
+  /** Owner of the claim the run started under. Left out without a claim. */
   owner: Schema.optionalKey(Schema.String),
-  /** The process that started or resumed the run: a name that each start of a process has anew. */
+  /** Process that started or resumed the run: a name chosen anew at each process start. */
   processName: Schema.optionalKey(Schema.String),
-  /** The parent of a nested run. Left out for any other run. */
+  /** Parent of a nested run. Left out for other runs. */
   parent: Schema.optionalKey(Parent),
-  /** The span of the run. Left out where the run is not traced. */
+  /** Span. Left out if the run is not traced. */
   span: Schema.optionalKey(Schema.Struct({
-    /** The id of the trace. */
+    /** Trace id. */
     traceId: Schema.String,
-    /** The id of the span. */
+    /** Span id. */
     spanId: Schema.String
   })),
-  /** The message that the run takes, which was submitted or came with a command. Left out where there is none. */
+  /** Message taken by the run, submitted or given with a command. Left out if absent. */
   takes: Schema.optionalKey(Taken),
-  /** The tools of the client that the run serves. Left out where there are none. */
+  /** Client tools served by the run. Left out if absent. */
   clientTools: Schema.optionalKey(ClientTools),
-  /** The versions of the tools of the run that have one, by their names. Left out where none has. */
+  /** Versions of the run's versioned tools, by tool name. Left out if empty. */
   versions: Schema.optionalKey(Schema.Record(Schema.String, Schema.String)),
-  /** Messages that start the run. */
+  /** Messages starting the run. */
   messages: Schema.Array(Message.Message),
-  /** The open question that the run answers in its place, and the answer. Left out where there is none. */
+  /** Open question answered by the run in its place, with the answer. Left out if absent. */
   answered: Schema.optionalKey(Schema.Struct(verdict))
 })) {}
 
 /**
- * A reply of the model with calls.
+ * A model reply with calls.
  *
  * @category schemas
  * @since 0.1.0
@@ -532,12 +527,12 @@ export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedS
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
   ...ofReply,
-  /** The reply. */
+  /** Reply. */
   response: Response.Response
 })) {}
 
 /**
- * The intent to start a handler.
+ * Intent to start a handler.
  *
  * @category schemas
  * @since 0.1.0
@@ -545,33 +540,30 @@ export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedS
 export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruct("CallStarted", {
   ...ofCall,
   ...at,
-  /** The call. Left out where the reply of its turn is already recorded. */
+  /** Call. Left out if its turn's reply is already recorded. */
   toolCall: Schema.optionalKey(Message.ToolCall),
-  /** Number of the attempt, from 1. */
+  /** Attempt number, from 1. */
   attempt: Schema.Int,
-  /** The key that identifies the call to an idempotent tool. */
+  /** Key identifying the call to an idempotent tool. */
   idempotencyKey: Schema.String,
-  /** `true` where the handler is a run, of `Tool.fromChat`, which has a journal of its own. Left out for any other. */
+  /** `true` if the handler is a run, from `Tool.fromChat`, with its own journal. Left out otherwise. */
   isRun: Schema.optionalKey(Schema.Literal(true)),
-  /**
-   * Time at which the call stood whole in the reply, as `at`. Left out of a further attempt, and of a call of an
-   * earlier run.
-   */
+  /** Time the call was complete in the reply, as `at`. Left out of further attempts, and of an earlier run's call. */
   asked: Schema.optionalKey(Schema.Int),
-  /** The waits of the call for its turn, before its first attempt. Left out where there were none. */
+  /** The call's waits for its turn, before its first attempt. Left out if empty. */
   waited: Schema.optionalKey(Schema.Array(Event.Waited)),
-  /** The request of the reply. Left out of a call that starts after its reply is whole, or after another such call. */
+  /** Request of the reply. Left out of a call starting after its complete reply, or after another such call. */
   request: Schema.optionalKey(Requested),
-  /** The remembered approval by which the call was not asked about. Left out of any other call. */
+  /** Remembered approval that let the call run without asking. Left out of other calls. */
   allowed: Schema.optionalKey(Schema.Struct({
-    /** The id of the suspension that was approved. */
+    /** Id of the approved suspension. */
     id: Schema.String,
     ...by
   }))
 })) {}
 
 /**
- * A failed attempt: of a call, for which `retry` of its tool grants another one, or of the run, which can be resumed.
+ * A failed attempt: of a call, with another granted by its tool's `retry`, or of the run, which can be resumed.
  *
  * @category schemas
  * @since 0.1.0
@@ -579,12 +571,12 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
 export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedStruct("AttemptFailed", {
   ...ofRun,
   ...at,
-  /** The id of the call. Left out where the run failed. */
+  /** Call id. Left out if the run failed. */
   toolCallId: Schema.optionalKey(Schema.String)
 })) {}
 
 /**
- * The call answer, from its handler, its gates, a timeout or a stop.
+ * A call's answer, from its handler, its gates, a timeout or a stop.
  *
  * @category schemas
  * @since 0.1.0
@@ -592,33 +584,31 @@ export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedS
 export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("CallEnded", {
   ...ofRun,
   ...at,
-  /** The answer, as the model reads it. */
+  /** Answer, as read by the model. */
   message: Message.Message,
-  /** Kind of the handler's failure. Left out where it did not fail, or did not run to its end. */
+  /** Kind of handler failure. Left out without a failure, or if not run to its end. */
   failure: Schema.optionalKey(Schema.Literals(["reported", "crashed"])),
-  /**
-   * Reason of the `ToolError` in the answer, `"cancelled"` for a cancelled sub-agent. Left out for any other answer.
-   */
+  /** Reason of the `ToolError` in the answer, `"cancelled"` for a cancelled sub-agent. Left out of other answers. */
   reason: Schema.optionalKey(ToolOutcomes.ToolError.fields.reason),
-  /** The halt with which the call ended the run. Left out where it did not. */
+  /** Halt by which the call ended the run. Left out otherwise. */
   halt: Schema.optionalKey(Event.Halt),
-  /** The handler's update of the context. Left out where there is none. */
+  /** The handler's context update. Left out if absent. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
-  /** Usage of the handler's nested runs. Left out where they used nothing. */
+  /** Usage of the handler's nested runs. Left out if zero. */
   nestedUsage: Schema.optionalKey(Response.Usage),
-  /** Length of the answer before it was truncated, in characters. Left out where it is whole. */
+  /** Answer length before truncation, in characters. Left out if not truncated. */
   originalLength: Schema.optionalKey(Schema.Int)
 })) {}
 
 /** A suspension. */
 const Open = Schema.Struct({
   ...Event.Suspension.fields,
-  /** The suspended call. Left out where it is a call of the turn. */
+  /** Suspended call. Left out if it belongs to the turn. */
   toolCall: Schema.optionalKey(Message.ToolCall)
 })
 
 /**
- * The suspension of a call, which waits for answers from outside.
+ * Suspension of a call waiting for outside answers.
  *
  * @category schemas
  * @since 0.1.0
@@ -626,48 +616,48 @@ const Open = Schema.Struct({
 export class CallWaits extends Schema.Opaque<CallWaits>()(Schema.TaggedStruct("CallWaits", {
   ...ofCall,
   ...at,
-  /** The open suspensions: that of the call itself, or those of its nested run. */
+  /** Open suspensions: the call's own, or its nested run's. */
   suspensions: Schema.Array(Open),
-  /** The state with which the handler is started again once it has its answer. Left out where it is not. */
+  /** State for restarting the handler with its answer. Left out if not restarted. */
   resume: Schema.optionalKey(SessionData.Resume),
-  /** The handler's update of the context. Left out where there is none. */
+  /** The handler's context update. Left out if absent. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
-  /** Usage of the handler's nested runs. Left out where they used nothing. */
+  /** Usage of the handler's nested runs. Left out if zero. */
   nestedUsage: Schema.optionalKey(Response.Usage)
 })) {}
 
 /**
- * The verdict about a suspension, which is settled once. A verdict that arrives during a run counts at its end.
+ * Verdict on a suspension, which is settled once. A verdict arriving during a run counts at its end.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class CallSettled extends Schema.Opaque<CallSettled>()(Schema.TaggedStruct("CallSettled", {
   ...verdict,
-  /** The command that gave the verdict. Left out where it was given without an id. */
+  /** Command that gave the verdict. Left out if given without an id. */
   command: Schema.optionalKey(Taken),
-  /** The calls for which the approval is remembered. Left out where it is for this one alone. */
+  /** Calls the approval is remembered for. Left out if for this call alone. */
   remember: Schema.optionalKey(Schema.Literals(["tool", "arguments"])),
   ...by
 })) {}
 
 /**
- * The end of the remembered approvals of a tool. Any process may append it, even while another process runs the
+ * End of a tool's remembered approvals. Any process may append this record, even while another process runs the
  * session.
  *
  * @category schemas
  * @since 0.1.0
  */
 export class ToolDisallowed extends Schema.Opaque<ToolDisallowed>()(Schema.TaggedStruct("ToolDisallowed", {
-  /** The name of the tool. */
+  /** Tool name. */
   name: Schema.String,
   ...time,
   ...by
 })) {}
 
 /**
- * Notes and messages of rules for a request, written before it is made. A request without either has no record. A reply
- * to an earlier request of the step does not count any more.
+ * Rule notes and messages for a request, written before the request is made. A request without either has no record. A
+ * reply to an earlier request in the step no longer counts.
  *
  * @category schemas
  * @since 0.1.0
@@ -678,19 +668,19 @@ export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStr
   stepIndex: Schema.Int,
   /** Request number within the step, from 1: the next request, or the one with the discarded reply. */
   attempt: Schema.Int,
-  /** The notes that no record before has, by the names of the rules. Left out where there are none. */
+  /** Notes missing from earlier records, by rule name. Left out if empty. */
   notes: Schema.optionalKey(Notes),
-  /** Messages that the rules add to the thread before the request. Left out where there are none. */
+  /** Messages added by rules before the request. Left out if empty. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
-  /** The ids of submitted messages among these. Left out where there are none. */
+  /** Ids of submitted messages among these. Left out if empty. */
   delivered: Schema.optionalKey(Schema.Array(Schema.String)),
-  /** Usage of the discarded replies of the step so far. Left out where they used nothing. */
+  /** Usage of the step's discarded replies so far. Left out if zero. */
   spent: Schema.optionalKey(Response.Usage)
 })) {}
 
 /**
- * The end of a turn, which is whole or waits for answers from outside. Its messages are those introduced before the
- * reply, the reply, and the answers of its calls in call order.
+ * End of a turn, whole or waiting for outside answers. Its messages are those introduced before the reply, the reply,
+ * and its calls' answers in call order.
  *
  * @category schemas
  * @since 0.1.0
@@ -701,28 +691,28 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
   ...at,
   /** Index of the turn in the run, from 0. */
   stepIndex: Schema.Int,
-  /** Messages before the reply that no record contains. Left out where there are none. */
+  /** Unrecorded messages before the reply. Left out if empty. */
   introduced: Schema.optionalKey(Schema.Array(Message.Message)),
-  /** The messages of the turn. Left out where they are those of the earlier records. */
+  /** Messages of the turn. Left out if equal to those in earlier records. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
   ...ofReply,
-  /** The reply. Left out where it is that of the preceding `ReplyReceived`. */
+  /** Reply. Left out if equal to the preceding `ReplyReceived`. */
   response: Schema.optionalKey(Response.Response),
-  /** `true` where the model has nothing more to do. */
+  /** `true` if the model has nothing more to do. */
   done: Schema.Boolean,
-  /** `"manual"` for a turn that handed all of its calls to the caller. Left out for any other turn. */
+  /** `"manual"` for a turn handing all calls to the caller. Left out of other turns. */
   mode: Schema.optionalKey(Schema.Literals(["auto", "manual"])),
-  /** The id of the call that ended the run. Left out where none did. */
+  /** Id of the call that ended the run. Left out without such a call. */
   haltedBy: Schema.optionalKey(Schema.String),
-  /** Notes of rules about the step that no record before has, by their names. Left out where there are none. */
+  /** Rule notes on the step missing from earlier records, by rule name. Left out if empty. */
   notes: Schema.optionalKey(Notes),
-  /** Usage of nested runs so far in the run. Left out where they used nothing. */
+  /** Nested usage so far in the run. Left out if zero. */
   nestedUsage: Schema.optionalKey(Response.Usage)
 })) {}
 
 /**
- * The end of a run. Without a `haltedReason` the run failed: if none of its calls has started, its messages are given
- * back; otherwise its turn is closed.
+ * End of a run. Without a `haltedReason` the run failed: if none of its calls has started, its messages are given back;
+ * otherwise its turn is closed.
  *
  * @category schemas
  * @since 0.1.0
@@ -732,35 +722,34 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   ...after,
   ...at,
   /**
-   * The `haltedReason` of the result: empty for a step that only ran tools, `"abandoned"` for an abandoned run, and
-   * left out for a failed one.
+   * `haltedReason` of the result: empty for a step that only ran tools, `"abandoned"` for an abandoned run, and left
+   * out for a failed run.
    */
   haltedReason: Schema.optionalKey(Schema.String),
-  /** The rule that ended the run, and what it says about the end. Left out where none did. */
+  /** Rule that ended the run, with its data about the end. Left out without such a rule. */
   rule: Schema.optionalKey(EndedBy),
-  /** The typed answer, encoded. Left out where the run has none. */
+  /** Typed answer, encoded. Left out if absent. */
   output: Schema.optionalKey(Json.Opaque),
-  /** The notes that rules keep for the session, by their names. Left out where they are those from before the run. */
+  /** Rule notes kept for the session, by rule name. Left out if unchanged by the run. */
   kept: Schema.optionalKey(Notes),
-  /** Messages that no step contains, such as the text of a question. Left out where there are none. */
+  /** Messages missing from all steps, such as a question's text. Left out if empty. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
-  /** Status of the session after the run, unless a call waits. `"idle"` by default. */
+  /** Session status after the run, unless a call waits. Defaults to `"idle"`. */
   status: Schema.optionalKey(SessionData.Status),
-  /** Additions to the metadata of the session. Left out where there are none. */
+  /** Additions to the session metadata. Left out if empty. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
-  /** The error of a failed run. Left out for any other run. */
+  /** Error of a failed run. Left out of other runs. */
   error: Schema.optionalKey(RunError),
-  /** Handlers and other parts that refused to stop. Left out where there are none. */
+  /** Handlers and other code that refused to stop. Left out if empty. */
   abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
-  /** The amount that the run has spent, and the rest of its budget. Left out for a run without a budget. */
+  /** Spending of the run, and the rest of its budget. Left out without a budget. */
   spent: Schema.optionalKey(Event.Spent),
-  /** The result of a nested run, without its thread and its steps. Left out for any other run. */
+  /** Result of a nested run, without thread and steps. Left out of other runs. */
   result: Schema.optionalKey(Event.WireResult)
 })) {}
 
 /**
- * A record: one thing that happened in a session. `RunStarted` precedes the records of a run and `RunEnded` follows
- * them.
+ * A record: one session event. `RunStarted` precedes the records of a run, and `RunEnded` comes last.
  *
  * **Example** (A record as JSON)
  *
@@ -836,15 +825,15 @@ export type Records = Arr.NonEmptyReadonlyArray<Record>
  * @since 0.1.0
  */
 export interface Entry {
-  /** The version of the journal after the record, from 1. */
+  /** Journal version after the record, from 1. */
   readonly version: number
-  /** The record. */
+  /** Record. */
   readonly record: Record
 }
 
 /**
- * Returns a 64-bit hash, computed over two halves with two multiplications per character. It distinguishes contents
- * and is not a security measure.
+ * Returns a 64-bit hash, computed over two halves with two multiplications per character. It distinguishes contents and
+ * is not a security measure.
  */
 export const hash = (text: string): string => {
   let high = 0xdeadbeef
@@ -859,13 +848,13 @@ export const hash = (text: string): string => {
   return [high, low].map((half) => (half >>> 0).toString(16).padStart(8, "0")).join("")
 }
 
-/** Tells whether a member says nothing: a record that was read has `{}` where nothing was written. */
+/** Returns `true` for an empty member: a record read back has `{}` where nothing was written. */
 const isEmpty = (value: unknown): boolean =>
   Json.isObject(value) && Object.keys(value).every((name) => name === "__proto__")
 
 /**
- * Returns a value as JSON, independent of the order of object members, without the members that are left out, and
- * without those named `__proto__`, which reading drops.
+ * Returns a value as JSON, independent of member order, without omitted members, and without members named `__proto__`,
+ * which reading drops.
  */
 const canonical = (value: unknown, isLeftOut: (member: unknown) => boolean = () => false): string => {
   const isKept = ([name, member]: readonly [string, unknown]) => name !== "__proto__" && !isLeftOut(member)
@@ -875,14 +864,14 @@ const canonical = (value: unknown, isLeftOut: (member: unknown) => boolean = () 
       : member)
 }
 
-/** Returns a hash of a value as JSON, independent of the order of object members. */
+/** Returns the hash of a value as JSON, independent of member order. */
 export const hashOf = (value: unknown): string => hash(canonical(value))
 
 const encodeContent = Schema.encodeUnknownResult(Schema.toCodecJson(Message.Message.fields.content))
 
 /**
- * Returns the hash of a message's content, as the receipt of the message has it. A program that receives a message
- * twice under one id tells by it whether the content is the same.
+ * Returns the hash of a message's content, as in its receipt. A program receiving a message twice under one id compares
+ * this hash to see whether the content is the same.
  *
  * **Example** (The same message again)
  *
@@ -905,38 +894,38 @@ const encodeContent = Schema.encodeUnknownResult(Schema.toCodecJson(Message.Mess
 export const hashOfContent = (content: Message.Content): string =>
   hashOf(Result.getOrElse(encodeContent(content), () => content))
 
-// The fingerprint of a journal.
+// Journal fingerprints.
 
 const encode = Schema.encodeUnknownResult(Schema.toCodecJson(Record))
 
 /**
- * Returns what a record says as JSON, without its fingerprint: as it is written, so that the text is the same when it
- * is read. What the schema lacks, such as an unknown field of a part, does not count.
+ * Returns a record's content as JSON, without its fingerprint: in its written form, so that the text is the same when
+ * read back. Data unknown to the schema, such as an unknown field of a part, does not count.
  */
 export const textOf = (record: Record): string => {
   const { after: _, ...own } = { after: undefined, ...record }
   return canonical(Result.getOrElse(encode(own), () => own), isEmpty)
 }
 
-/** Returns the length of a text in bytes of UTF-8. */
+/** Returns a text's length in bytes of UTF-8. */
 export const bytesOf = (text: string): number => {
   let bytes = text.length
   for (let index = 0; index < text.length; index++) {
     const unit = text.charCodeAt(index)
-    // A pair of surrogates has two units and four bytes.
+    // A surrogate pair has two units and four bytes.
     if (unit > 0x7f) bytes += unit < 0x800 || unit >= 0xd800 && unit < 0xe000 ? 1 : 2
   }
   return bytes
 }
 
 /**
- * Returns the fingerprint of a journal after a record. An `Opened` begins a new one, so that the journal has the same
- * fingerprint with the records before a snapshot and without them.
+ * Returns a journal's fingerprint after a record. An `Opened` begins a new fingerprint, so a journal has the same
+ * fingerprint with and without the records before a snapshot.
  */
 export const fingerprint = (before: string, record: Record, text = textOf(record)): string =>
   hash(`${record._tag === "Opened" ? "" : before}${text}`)
 
-/** Tells whether the writer adds the fingerprint of the records before it to a record. */
+/** Returns `true` if the writer adds the fingerprint of earlier records to this record. */
 export const isSealed = (record: Record): record is Opened | RunStarted | StepCompleted | RunEnded =>
   record._tag === "Opened" || record._tag === "RunStarted" || record._tag === "StepCompleted" ||
   record._tag === "RunEnded"

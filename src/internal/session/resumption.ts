@@ -1,7 +1,7 @@
 /**
- * Resumes a run by working its open turn. The recorded reply is emitted again. A call with an answer keeps it, a
- * waiting call keeps waiting, and a call that was asked for or approved runs. For a call that had only started, its
- * tool decides. The same code records the outcome of each call, resumed or not.
+ * Resumes a run by working its open turn. The recorded reply is emitted again. An answered call keeps its answer, a
+ * waiting call keeps waiting, and a requested or approved call runs. For a call that had only started, its tool
+ * decides. The same code records each call's outcome, resumed or not.
  *
  * @since 0.1.0
  */
@@ -32,13 +32,13 @@ import * as Writers from "./writer.ts"
 /**
  * A run cannot be resumed, or settled calls cannot run. Nothing was written, and no handler has started.
  *
- * - `unclaimed`: the session was loaded without a claim; another process may be running it
- * - `tool_missing`: a call has started, or was approved, and its tool is not among the given tools
- * - `arguments_changed`: the arguments of such a call no longer fit the parameters of its tool
- * - `rule_missing`: a rule has noted something in the run, and is not among the given rules
- * - `adapter_missing`: the step in progress was asked of an adapter that `Adapter.named` does not have
+ * - `unclaimed`: the session was loaded without a claim; another process may be running it now
+ * - `tool_missing`: a call was started or approved, and its tool is not among the given tools
+ * - `arguments_changed`: such a call's arguments no longer fit its tool's parameters
+ * - `rule_missing`: a rule with notes in the run is not among the given rules
+ * - `adapter_missing`: the current step's adapter is missing in `Adapter.named`
  *
- * Two reasons belong to a run that is ended instead of being resumed: they are the error of its outcome `Failed`.
+ * Two reasons belong to a run ended instead of resumed: they are the error of its outcome `Failed`.
  *
  * - `too_old`: the run started longer ago than `maxAge`
  * - `too_many_attempts`: it was resumed as often as `maxAttempts` allows
@@ -47,7 +47,7 @@ import * as Writers from "./writer.ts"
  * @since 0.1.0
  */
 export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session/ResumeError")("ResumeError", {
-  /** The kind of the problem. */
+  /** Kind of problem. */
   reason: Schema.Literals([
     "unclaimed",
     "tool_missing",
@@ -57,13 +57,13 @@ export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session
     "too_old",
     "too_many_attempts"
   ]),
-  /** The id of the session. Empty where the session has none. */
+  /** Session id. Empty for a session without an id. */
   id: Schema.String,
-  /** A description of the problem, with its resolution. */
+  /** Description of the problem, with its resolution. */
   detail: Schema.String,
-  /** The name of the tool, where the error is about a call. */
+  /** Tool name, if the error is about a call. */
   toolName: Schema.optionalKey(Schema.String),
-  /** The id of the call, where the error is about one. */
+  /** Call id, if the error is about a call. */
   toolCallId: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {
@@ -74,7 +74,7 @@ export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session
 
 Json.addError("ResumeError", ResumeError)
 
-/** Refuses tools that cannot run a call which has started or was approved. */
+/** Refuses tools unable to run a started or approved call. */
 export const check = (
   state: States.State,
   id: string,
@@ -85,9 +85,7 @@ export const check = (
     return isToRun ? checkCall(call, id, tools) : Effect.void
   }, { discard: true })
 
-/**
- * Refuses rules without one that has noted something in the run, and adapters without the one that a step was asked of.
- */
+/** Refuses rules lacking one with notes in the run, and adapters lacking the one requested by a step. */
 export const checkRules = (
   { run, turn }: States.State,
   id: string,
@@ -114,7 +112,7 @@ const checkCall = (
   id: string,
   tools: ToolOptions.Toolbox
 ): Effect.Effect<void, ResumeError, any> => {
-  // A call whose tool is another one by now is answered.
+  // A call whose tool has changed is answered instead.
   if (version !== undefined && tools.get(toolCall.name)?.version !== version) return Effect.void
 
   const { id: toolCallId, name: toolName } = toolCall
@@ -126,7 +124,7 @@ const checkCall = (
     const had = _tag === "Granted" ? "was approved" : "has started"
     return refused("tool_missing", `${call} ${had}, and there is no tool of that name; give the tools of the run`)
   }
-  // The handler decides about arguments that a person has edited.
+  // The handler decides about arguments edited by a person.
   if (_tag === "Granted") return Effect.void
   return Effect.mapError(
     Effect.asVoid(Effect.sandbox(tool.parameters.decode(toolCall.arguments))),
@@ -137,11 +135,11 @@ const checkCall = (
 
 // Calls.
 
-/** The answers for the nested run of a call. */
+/** Answers for a call's nested run. */
 export type NestedAnswers = SessionData.NestedAnswers["answers"]
 
 /**
- * Records the runs that a call or a program starts. With answers, the call was interrupted or suspended, and its runs
+ * Records the runs started by a call or a program. With answers, the call was interrupted or suspended, and its runs
  * continue; without answers, they are new.
  */
 export type NestingOf = (
@@ -155,17 +153,17 @@ export interface Recording extends Pick<RunJournal.Journal, "replied" | "step" |
   readonly writer: Writers.Writer
   readonly requestId: string
   readonly running: Running
-  /** The reason to end the run instead of resuming it. */
+  /** Reason for ending the run instead of resuming. */
   readonly ending: "Stop" | "Deadline" | "Failure" | undefined
   readonly nestingOf: NestingOf
 }
 
-/** Returns the journal of an operation. */
+/** Returns an operation's journal. */
 export const journalOf = (recording: Recording): RunJournal.Journal => {
   const { ending, nestingOf, requestId, running, writer } = recording
   const { state } = writer
   const isKept = writer.store !== undefined
-  /** Usage of nested runs of the calls that are running. */
+  /** Nested usage of running calls. */
   const spent = new Map<string, Spendings.Spending>()
   /** Returns the usage of a call that ends or waits. */
   const usedBy = (id: string): { readonly nestedUsage?: Response.Usage } => {
@@ -173,15 +171,15 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     return nestedUsage === null ? {} : { nestedUsage }
   }
 
-  /** The times at which the calls of the step stood whole in its reply. */
+  /** Times the step's calls were complete in its reply. */
   const asked = new Map<string, number>()
-  /** The calls that do not start, since the owner is leaving. */
+  /** Calls not started because the owner is leaving. */
   const parked = new Set<string>()
   const ended = ({ id }: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
     Effect.mapEager(writer.append([record], running), () => writer.handlerEnded(id))
-  /** Ends of calls that have not started, from before their reply is recorded, by their ids. */
+  /** Ends of unstarted calls from before their reply is recorded, by call id. */
   const early = new Map<string, Records.Record>()
-  /** Keeps the end of a call that the journal does not have yet. It is recorded behind the reply. */
+  /** Keeps the end of a call not yet in the journal. It is recorded after the reply. */
   const endedEarly = ({ id }: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
     Effect.sync(() => {
       early.set(id, record)
@@ -191,7 +189,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   const end = (call: Message.ToolCall, record: Records.Record): Effect.Effect<void> =>
     isOfTurn(call, state, writer) ? ended(call, record) : endedEarly(call, record)
 
-  /** Returns what a handler runs in: the next owner continues the nested runs of a sub-agent. */
+  /** Returns a wrapper for a handler: the next owner continues a sub-agent's nested runs. */
   const handlerOf = (
     call: Tool.CallContext,
     tool: Tool.Any,
@@ -200,7 +198,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   ) =>
   (handler: Effect.Effect<unknown, never, any>): Effect.Effect<unknown, never, any> =>
     Effect.gen(function*() {
-      // The attempts of a call share one spending.
+      // A call's attempts share one spending.
       const spending = spent.get(call.id) ?? new Spendings.Spending(yield* Spendings.CurrentSpending)
       spent.set(call.id, spending)
       const nesting = writer.store === undefined
@@ -214,20 +212,20 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
         handler,
         deadlineAt === undefined ? services : Context.add(services, Inherited.CurrentDeadline, deadlineAt)
       )
-      // The next owner continues a sub-agent, also one that blocks the interruption of its run.
+      // The next owner continues a sub-agent, even one blocking interruption of its run.
       const left = writer.claim !== undefined && writer.isLeft && SubAgent.isSubAgent(tool)
         ? Effect.raceFirst(within, Effect.flatMap(writer.claim.drained.await, () => park(call)))
         : within
       return yield* Effect.scopedWith((scope) => Effect.andThen(spending.enter(scope), left))
     })
 
-  /** Leaves a call to the next owner. A blocking call that is asked to stop has nothing to finish. */
+  /** Leaves a call to the next owner. A blocking call asked to stop has nothing to finish. */
   const park = (call: Tool.CallContext): Effect.Effect<Tool.Outcome> => {
     parked.add(call.id)
     return Effect.flatMap(Inherited.ParentCancellation, (stop) => RunJournal.parked(call, stop))
   }
 
-  /** The request of which an early call is recorded: those behind the first one do not repeat it. */
+  /** The request an early call is recorded with: later early calls do not repeat the request. */
   let earlyOf: Writers.Writer["request"]
   const earlyRequest = (): Pick<Records.CallStarted, "request"> => {
     const { request, requested } = writer
@@ -236,7 +234,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     return { request: requested }
   }
 
-  /** The remembered approvals by which calls were not asked about, by the ids of the calls. */
+  /** Remembered approvals by which calls ran without asking, by call id. */
   const allowed = new Map<string, SessionData.Allowed>()
   const startOf = (
     { attempt, id, idempotencyKey, toolCall }: Tool.CallContext,
@@ -245,7 +243,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   ): Records.CallStarted => {
     const isEarly = !isReplied(state, writer) && state.turn?.calls.has(id) !== true
     const askedAt = asked.get(id)
-    // Further attempts do not repeat it.
+    // Further attempts do not repeat this.
     asked.delete(id)
     const by = allowed.get(id)
     return {
@@ -261,13 +259,13 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
       ...(by === undefined ? {} : { allowed: { id: by.id, ...(by.by === undefined ? {} : { by: by.by }) } })
     }
   }
-  /** Tells whether the approval of a call was forgotten before its start was durable. */
+  /** Returns `true` if a call's approval was forgotten before its start was durable. */
   const isDisallowed = ({ id }: Tool.CallContext): boolean => {
     const known = allowed.get(id)
     return known !== undefined && !state.allowed.some((other) => Json.isSame(other, known))
   }
 
-  /** Records the start of a call. `isAgain`: it has started before, so that its nested runs continue. */
+  /** Records a call's start. `isAgain`: it started before, so its nested runs continue. */
   const started = (
     call: Tool.CallContext,
     tool: Tool.Any,
@@ -308,11 +306,11 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
       return call && foundOf(id, call)
     },
     admits: () => {
-      // The calls of a reply that broke off are not those of the next one.
+      // A broken reply's calls do not belong to the next reply.
       early.clear()
       return writer.claim === undefined ? Effect.void : writer.admission
     },
-    // A run inside another one has the approvals of no session.
+    // A nested run has the approvals of no session.
     ...(writer.isNested ? {} : {
       allows: (call: Message.ToolCall, tool: string) => {
         const known = States.allowedIn(state, call, tool)
@@ -335,9 +333,9 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
         }
         if (SubAgent.isSubAgent(tool)) writer.runsSubAgent(call.id)
         else if (writer.isLeft) writer.handlerBegins(call.id)
-        // A call that is already started was started by another process.
+        // A call already started was started by another process.
         const isUnknown = known?._tag === "Started"
-        // The nested run of a sub-agent ends at the deadline, unless it has ended before.
+        // A sub-agent's nested run ends at the deadline, unless it has already ended.
         if (isUnknown && ending === "Deadline" && SubAgent.isSubAgent(tool)) {
           return started(call, tool, true, waited, state.run?.deadlineAt)
         }
@@ -347,7 +345,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
       })
     },
     answered: (call, answer) => {
-      // The next owner starts the call. An answer that it gets here, such as that of its timeout, does not count.
+      // The next owner starts the call. An answer arriving here, such as from its timeout, does not count.
       if (parked.has(call.id)) return Effect.interrupt
       return end(call, SessionEvents.endOf(requestId, call, answer.tail, { ...answer, ...usedBy(call.id) }))
     },
@@ -371,18 +369,18 @@ const preparedOf = (
   ...(spent === null ? {} : { spent })
 })
 
-/** Tells whether the reply of these calls is recorded, or is about to be written before them. */
+/** Returns `true` if these calls' reply is recorded, or about to be written first. */
 const isReplied = ({ turn }: States.State, { hasReplied }: Writers.Writer): boolean =>
   hasReplied || turn?.isEarlier === false && turn.message !== undefined
 
 /**
- * Tells whether the journal contains a call: its handler has started, or its reply is recorded. The outcome of any
- * other call is recorded behind the reply, if that completes.
+ * Returns `true` if the journal contains a call: its handler has started, or its reply is recorded. Any other call's
+ * outcome is recorded after the reply, if that completes.
  */
 const isOfTurn = ({ id }: Message.ToolCall, state: States.State, writer: Writers.Writer): boolean =>
   state.turn?.calls.has(id) === true || isReplied(state, writer)
 
-/** Returns the parent of a call's nested runs. A leave does not wait for a sub-agent, whose runs are resumed. */
+/** Returns the parent for a call's nested runs. A leave does not wait for a sub-agent, whose runs are resumed. */
 const parentOf = (recorder: Writers.Writer, tool: Tool.Any): Omit<Writers.Parent, "store"> => {
   const { afterCrash, claim, failed, id, isAnswerable, isLeft } = recorder
   return {
@@ -396,7 +394,7 @@ const parentOf = (recorder: Writers.Writer, tool: Tool.Any): Omit<Writers.Parent
   }
 }
 
-/** Returns the recorded outcome of a call, from before its run was resumed or from the turn that left it open. */
+/** Returns a call's recorded outcome, from before its run was resumed or from the turn that left the call open. */
 const foundOf = (id: string, call: States.Call): RunJournal.Replayed | undefined => {
   const { attempt, idempotencyKey, resume, version } = call
   if (call._tag === "Asked" && attempt === 0 && version === undefined) return undefined
@@ -434,6 +432,6 @@ const cancelled = (call: Tool.CallContext, detail: string): Tool.Outcome => ({
   error: toolError("cancelled", call, { detail })
 })
 
-/** Returns the answer of a call that does not start: unknown where an earlier process may have run it. */
+/** Returns the answer for a call that does not start: unknown if an earlier process may have run the call. */
 const notRun = (call: Tool.CallContext, known: States.Call | undefined, detail: string): Tool.Outcome =>
   known !== undefined && States.isInDoubt(known) ? RunJournal.unknownEffect(call) : cancelled(call, detail)

@@ -1,7 +1,7 @@
 /**
- * Runs an operation, from its first event to the session after it, in four steps: it begins, settled calls are
- * reported and run, the model is asked as in every run, and the run ends. Every event becomes records. A record that
- * must precede its effects is written where those start. Public as `Session`.
+ * Runs an operation, from its first event to the session after it, in four steps: it begins, settled calls are reported
+ * and run, the model is asked as in every run, and the run ends. Every event becomes records. A record that must
+ * precede its effects is written where those start. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -68,28 +68,28 @@ type Services<T extends Tools, R> = R | Adapter.Adapter | Tool.Services<T[number
 
 const noneAbandoned: Effect.Effect<ReadonlyArray<Event.Abandoned>> = Effect.succeed([])
 
-/** An operation while it runs. */
+/** A running operation. */
 class OperationRun<M extends SessionEvents.Mode> {
   readonly operation: Operations.Operation<M>
   readonly requestId: string
   readonly writer: Writers.Writer
   readonly state: States.State
-  /** The result, once the run has ended. */
+  /** Result, once the run has ended. */
   private result: Event.StepResult | Event.ChatResult | undefined
-  /** Owns the appends of the operation, and the observer of events outside its run. */
+  /** Owns the operation's appends, and the event observer outside its run. */
   readonly running: Running
   /**
-   * Owns the effect that may ask the operation to stop, and that is interrupted when there is a result. `undefined`
-   * where the run itself owns it.
+   * Owns the effect that may stop the operation, interrupted once there is a result. `undefined` if the run itself owns
+   * the effect.
    */
   readonly stopping: Running | undefined
   readonly spending: Spendings.Spending
-  /** The fibers of the run, once it is entered, and the stops of its calls from before that. */
+  /** Fibers of the run, once entered, and call stops requested before. */
   private entered: Running | undefined
   private readonly callStops: Array<ReadonlyArray<string>> = []
-  /** Tells whether calls of an earlier turn run before the model is asked. */
+  /** `true` if an earlier turn's calls run before the model is asked. */
   readonly hasOpening: boolean
-  /** The span of the run, if it is observed. */
+  /** Span, if the run is observed. */
   readonly span: Telemetry.Run | undefined
 
   constructor(
@@ -113,7 +113,7 @@ class OperationRun<M extends SessionEvents.Mode> {
     if (span !== undefined) span.usage = () => spending.total
   }
 
-  /** Takes in the fibers of the run. */
+  /** Takes in the run's fibers. */
   readonly enter = (running: Running): void => {
     this.entered = running
     for (const path of this.callStops.splice(0)) running.stopCallSoon(path, Cancellation.callStopCause)
@@ -130,7 +130,7 @@ class OperationRun<M extends SessionEvents.Mode> {
     return some === undefined ? Effect.void : this.writer.append(some, this.running)
   }
 
-  /** Records the start, and the records that lead to it. */
+  /** Records the start, with the records leading to that point. */
   begin(
     deadlineAt: number | undefined,
     toolbox: ToolOptions.Toolbox,
@@ -165,7 +165,7 @@ class OperationRun<M extends SessionEvents.Mode> {
   }
 
   /**
-   * Records that the run failed. A run that could not start ends, and its messages are given back. One that broke off
+   * Records that the run failed. A run that could not start ends, and its messages are given back. A run that broke off
    * can be resumed, and so can one whose resumption failed.
    */
   fail(cause: Cause.Cause<unknown>): Effect.Effect<void> {
@@ -179,11 +179,11 @@ class OperationRun<M extends SessionEvents.Mode> {
     ])
   }
 
-  /** Records a reply. Its calls do not wait for that. */
+  /** Records a reply. Its calls do not wait for the record. */
   readonly replied: RunJournal.Journal["replied"] = (response, stepIndex) =>
     Effect.suspend(() => this.append(this.timed(SessionEvents.replyOf(this.state, response, stepIndex))))
 
-  /** Records a step, once the answers of its calls are in the state. */
+  /** Records a step, once its calls' answers are in the state. */
   readonly step: RunJournal.Journal["step"] = (event, step) =>
     Effect.flatMapEager(this.writer.flush(this.running), () => {
       const { mode } = this.operation
@@ -191,7 +191,7 @@ class OperationRun<M extends SessionEvents.Mode> {
       return this.append(this.timed(SessionEvents.stepOf(this.state, mode, event, step)))
     })
 
-  /** Adds the times of the request to the record of its reply, if there is one. */
+  /** Adds the request times to the record of its reply, if any. */
   private timed(records: ReadonlyArray<Records.Record>): ReadonlyArray<Records.Record> {
     return records.map((record) =>
       (record._tag === "ReplyReceived" || record._tag === "StepCompleted") && record.response !== undefined
@@ -201,8 +201,8 @@ class OperationRun<M extends SessionEvents.Mode> {
   }
 
   /**
-   * Records the end of the run. Adds further abandoned parts to the result: an append, and the effect that asks for the
-   * stop, which may still do so while the end is recorded. The recorded session does not contain these additions.
+   * Records the end of the run. Adds code abandoned later to the result: an append, and the stopping effect, which may
+   * still act while the end is recorded. The recorded session lacks these additions.
    */
   readonly ended: RunJournal.Journal["ended"] = (event) =>
     Effect.suspend(() => {
@@ -220,7 +220,7 @@ class OperationRun<M extends SessionEvents.Mode> {
       })
     })
 
-  /** The result of the operation, once its events have ended. */
+  /** Result of the operation, once its events have ended. */
   get done(): SessionEvents.Done<M> {
     return { session: States.sessionOf(this.state), result: this.result } as SessionEvents.Done<M>
   }
@@ -228,7 +228,7 @@ class OperationRun<M extends SessionEvents.Mode> {
 
 type Stops = NonNullable<Inherited.Given["stops"]>
 
-/** Returns the stops of an operation, whose deadline counts from the start. Those of other runs are their own. */
+/** Returns an operation's stops, with the deadline counted from its start. Other runs have their own. */
 const stopsOf = <M extends SessionEvents.Mode, R>(
   run: OperationRun<M>,
   cancel: Settings.CancelSource<R> | undefined,
@@ -240,14 +240,14 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
     const around = yield* Inherited.CurrentDeadline
     const begun = resumed?.run.deadlineAt
     const latest = around === undefined ? begun : Math.min(around, begun ?? Infinity)
-    // A deadline that has passed stops the run after its open turn.
+    // A passed deadline stops the run after its open turn.
     const deadline = resumed?.ending?._tag === "Deadline"
       ? undefined
       : Deadline.resolve(ownDeadline, latest, yield* Clock.currentTimeMillis)
     if ((parent ?? deadline ?? cancel ?? writer.store ?? resumed?.ending) === undefined) return undefined
     const cancellation = new Cancellation.Cancellation()
     yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
-    // A run that is ended instead of being resumed first answers its recorded calls.
+    // A run ended instead of resumed first answers its recorded calls.
     if (writer.store !== undefined && resumed?.ending === undefined) {
       const context = yield* Effect.context<R | Scope.Scope>()
       const hook = Context.get(context, Writers.CurrentStopHook)
@@ -274,11 +274,10 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
     return { cancellation, deadline }
   })
 
-// The calls of an earlier turn.
+// Calls of an earlier turn.
 
 /**
- * Returns the events of calls that were settled since the last run. Calls that may run now, or are open again, have
- * no answer.
+ * Returns the events of calls settled since the last run. Calls that may run now, or are open again, have no answer.
  */
 const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<Event.Event> => {
   if (state.answered.length === 0) return []
@@ -296,8 +295,8 @@ const settlements = (state: States.State, policy: Policy.Policy): ReadonlyArray<
 // Resumed runs.
 
 /**
- * Returns the open turn in which the run begins, if its reply is recorded. `isJoined` tells whether a started call has
- * the answer of its nested run, also in a run that ends.
+ * Returns the open turn where the run begins, if its reply is recorded. `isJoined` returns whether a started call has
+ * its nested run's answer, even in a run that ends.
  */
 const turnOf = (
   { turn }: States.State,
@@ -307,7 +306,7 @@ const turnOf = (
     ? undefined
     : { events: Teller.ofReply(turn.response, { replayed: true }), calls: recordedIn(turn, () => true, isJoined) }
 
-/** Returns calls as they are now: the table changes while they run. */
+/** Returns a snapshot of the calls: the table changes while they run. */
 const recordedIn = (
   turn: States.Turn | undefined,
   isIncluded: (id: string, call: States.Call) => boolean,
@@ -334,7 +333,7 @@ const recordedAs = {
   Answered: "settled"
 } as const
 
-// Every operation.
+// All operations.
 
 /** A running operation, with its events. */
 interface Opened<M extends SessionEvents.Mode, out E, out R> {
@@ -342,32 +341,32 @@ interface Opened<M extends SessionEvents.Mode, out E, out R> {
   readonly events: Stream.Stream<Event.Event, E, R>
 }
 
-/** Tells whether the turn of the run is open: its reply is recorded, and its calls have to be worked. */
+/** Returns `true` if the run's turn is open: its reply is recorded, and its calls must be worked. */
 const isOpen = ({ turn }: States.State): boolean =>
   turn?.isEarlier === false && turn.isStepped !== true && turn.message !== undefined
 
 const isEmpty = (context: SessionData.Session["context"]): boolean => Object.keys(context).length === 0
 
 /**
- * Returns a policy that starts only read-only calls early. A call with an effect that starts before its reply is
- * whole would be lost with an interrupted reply, and would run again.
+ * Returns a policy that starts only read-only calls early. A call with an effect, started before its complete reply,
+ * would be lost with an interrupted reply and run again.
  */
 const carefully = (policy: Policy.Policy): Policy.Policy =>
   policy.start === "onCallReady" ? { ...policy, start: "readOnly" } : policy
 
-/** Returns tools that do not decide about their errors. */
+/** Returns tools without error policies. */
 const withoutPolicies = (tools: unknown): Tools =>
   (Array.isArray(tools) ? tools as Tools : none).map((tool) => {
     const { onToolError: _, ...own } = tool
     return own
   })
 
-/** Tells whether the failure of a run that could not start ends it. `failures` counts those in a row. */
+/** Returns whether a run's failure to start ends the run. `failures` counts consecutive failures. */
 export type IsFinal = (error: unknown, failures: number) => boolean
 
 /**
- * Returns the submitted messages of a kept session, as its run takes them, and those of an inbox that the run has as
- * well. The journal has the fates of submitted messages.
+ * Returns a kept session's submitted messages, as taken by its run, combined with the run's own inbox. The journal
+ * records the fates of submitted messages.
  */
 const inboxOf = (
   { state }: Writers.Writer,
@@ -388,23 +387,23 @@ const inboxOf = (
   return { letters: { ...box, rules } as unknown as InboxRule.Letters }
 }
 
-/** The options of an operation, resolved once for all of its parts. */
+/** Operation options, resolved once for all parts. */
 interface Wanted<O> {
-  /** The options that the loop gets. */
+  /** Options for the loop. */
   readonly options: O
   readonly settings: Settings.Settings<unknown, unknown>
   readonly toolbox: ToolOptions.Toolbox
-  /** The request of the run, which is checked before anything is recorded. */
+  /** Request of the run, checked before anything is recorded. */
   readonly asked: NonNullable<Loop.Recorded["checked"]>["asked"]
   readonly defaults: Policy.Defaults
   readonly cancel: Settings.CancelSource<any> | undefined
-  /** Tells whether the run has its stops from the operation: it may begin with calls of an earlier turn. */
+  /** `true` if the run gets its stops from the operation: it may begin with an earlier turn's calls. */
   readonly isStopped: boolean
 }
 
 type AnyOptions = Chat.Options<any, any, any, any, any>
 
-/** Resolves the options of an operation. An option that cannot be used throws. */
+/** Resolves operation options. An unusable option throws. */
 const resolved = <O extends AnyOptions>(
   { base: { state, writer }, messages, mode, parent, resumed }: Operations.Operation<SessionEvents.Mode>,
   given: O,
@@ -449,7 +448,7 @@ const resolved = <O extends AnyOptions>(
   }
 }
 
-/** Begins the run: opens its span, and records its start. The scope stops what belongs to it. */
+/** Begins the run: opens its span, and records its start. The scope stops everything belonging to the run. */
 const begin = <M extends SessionEvents.Mode>(
   operation: Operations.Operation<M>,
   wanted: Wanted<AnyOptions>,
@@ -486,13 +485,13 @@ const begin = <M extends SessionEvents.Mode>(
     return { run, stops }
   })
 
-/** Returns what the run begins with. */
+/** Returns the initial data of a run. */
 const startOf = (
   { hasOpening, operation: { mode, resumed }, state, writer: { store } }: OperationRun<SessionEvents.Mode>,
   { settings: { policy }, toolbox }: Wanted<AnyOptions>,
   isContinued: boolean
 ): RunJournal.Start => {
-  // The nested run of a sub-agent ends at the deadline by itself.
+  // A sub-agent's nested run ends at the deadline by itself.
   const isJoined = (name: string) => {
     const tool = toolbox.get(name)
     return resumed?.ending?._tag === "Deadline" && tool !== undefined && SubAgent.isSubAgent(tool)
@@ -510,12 +509,12 @@ const startOf = (
     settled: steps.length > 0 ? [] : settlements(state, policy),
     turn,
     earlier: !hasOpening && !States.isOpening(state) ? undefined : {
-      // The calls that may run now, and those that did so before the interruption.
+      // Calls that may run now, and calls that did so before the interruption.
       calls: recordedIn(
         state.turn,
         (id, call) =>
           call._tag === "Granted" || call._tag === "Started" || resumed?.run.came.has(id) === true ||
-          // A call that was handed over has not started.
+          // A call handed over has not started.
           call._tag === "Waiting" && call.requestId === resumed?.run.requestId
       ),
       halt: States.decidingHalt(state, policy),
@@ -527,14 +526,14 @@ const startOf = (
   }
 }
 
-/** The options of a run of one step, which has no typed answer. */
+/** Options for a run with one step, without a typed answer. */
 const oneStep = { maxTurns: 1, output: null }
 
-/** An interrupted step resumes as a run of one step. */
+/** Returns `true` for a step: an interrupted step resumes as a run with one step. */
 const isOneStep = (mode: SessionEvents.Mode, resumed: Operations.Resumed | undefined): boolean =>
   mode === "step" || resumed?.run.operation === "step"
 
-/** Returns the events of the run, which the loop reports to the journal of the operation. */
+/** Returns the run's events, reported by the loop to the operation's journal. */
 const eventsOf = <E, R>(
   run: OperationRun<SessionEvents.Mode>,
   { asked, options, settings }: Wanted<AnyOptions>,
@@ -566,8 +565,8 @@ const eventsOf = <E, R>(
 }
 
 /**
- * Returns the events of a run that is driven. One that would be tried again ends with its failure, and its calls with
- * it, where no attempt is left.
+ * Returns the events of a driven run. A run that would be retried ends with its failure once no attempt is left, and so
+ * do its calls.
  */
 const endingBy = <A extends AnyOptions, E, R>(
   events: Stream.Stream<Event.Event, E, R>,
@@ -608,9 +607,10 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     const defaults = Context.get(context, Policy.Defaults)
     const isContinued = begun.answered.length > 0 || begun.turn !== undefined && resumed === undefined
     const resolve = (options: typeof given) => resolved(operation, options, isContinued, defaults, context)
-    // The caller's code may have made a run fail that is ended after many attempts: it gets the tools without theirs.
+    // Caller code may have caused the failures of a run ended after many attempts, so its tools lose their error
+    // policies.
     const own = resumed?.isBroken === true ? { tools: withoutPolicies(given.tools) } as unknown as typeof given : given
-    // A run that is driven begins without options that cannot be used, which are a failure to count.
+    // A driven run begins without unusable options, which count as a failure.
     const known = isFinal === undefined ? Result.succeed(resolve(own)) : Result.try(() => resolve(own))
     const wanted = Result.isSuccess(known) ? known.success : resolve({})
     const { asked, options, toolbox } = wanted
@@ -627,7 +627,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
       ? Stream.die(known.failure)
       : eventsOf<E, R | RHalt | REvent>(run, wanted, startOf(run, wanted, isContinued), stops)
     const ended = isFinal === undefined ? worked : endingBy(worked, run, options, isFinal)
-    // The runs of a session that is not kept are in no journal, also where its handler's are.
+    // Runs of an unkept session are in no journal, even if their handler's run is.
     const isNested = Context.get(context, SubAgent.CurrentNesting) !== undefined
     const events = writer.store !== undefined
       ? Stream.tapCause(ended, (cause) => run.fail(cause))
@@ -637,7 +637,7 @@ const open = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt,
     return { run, events: run.span === undefined ? events : run.span.reading(events) }
   })
 
-/** Returns the events of an operation, which is checked when it begins. */
+/** Returns an operation's events. The operation is checked when it begins. */
 export const stream = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent>(
   operation: Effect.Effect<Operations.Operation<M>, F, RF>,
   options: Chat.Options<T, E, R, RHalt, REvent>,
@@ -645,7 +645,7 @@ export const stream = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, 
 ): Stream.Stream<Event.Event, F | Errors<T, E>, RF | Services<T, R | RHalt | REvent>> =>
   Stream.unwrap(Effect.map(open(operation, options, isFinal), ({ events }) => events))
 
-/** Returns the result of an operation: the fold of its events. */
+/** Returns an operation's result: the fold of its events. */
 export const awaited = <M extends SessionEvents.Mode, F, RF, T extends Tools, E, R, RHalt, REvent, A>(
   operation: Effect.Effect<Operations.Operation<M>, F, RF>,
   options: Chat.Options<T, E, R, RHalt, REvent, A>
@@ -657,8 +657,7 @@ export const awaited = <M extends SessionEvents.Mode, F, RF, T extends Tools, E,
   )
 
 /**
- * Returns the result of an operation. Fails where the engine could not run it as asked, unless calls of an earlier
- * turn ran.
+ * Returns an operation's result. Fails if the engine could not run it as asked, unless an earlier turn's calls ran.
  */
 const doneOf = <M extends SessionEvents.Mode, A, R>(
   { done, hasOpening }: OperationRun<M>,
@@ -678,7 +677,7 @@ type ResumeOptions<T extends Tools, E, R, RHalt, REvent, A = unknown> =
 
 const isReplayed = (event: Event.Event): boolean => "replayed" in event && event.replayed === true
 
-/** Returns the options of the run. An observer without replays does not receive them. */
+/** Returns the run options. An observer without replays does not receive them. */
 const observedBy = <T extends Tools, E, R, RHalt, REvent, A>(
   { onEvent, replays, ...options }: ResumeOptions<T, E, R, RHalt, REvent, A>
 ): Chat.Options<T, E, R, RHalt, REvent, A> => {
@@ -686,7 +685,7 @@ const observedBy = <T extends Tools, E, R, RHalt, REvent, A>(
   return { ...options, onEvent: (event) => replays === false && isReplayed(event) ? undefined : onEvent(event) }
 }
 
-/** Returns the events of an interrupted run that is resumed, for an operation that records them. */
+/** Returns the events of a resumed run, for an operation that records them. */
 export const resumption = <T extends Tools, E, R, RHalt, REvent>(
   options: ResumeOptions<T, E, R, RHalt, REvent>,
   { isFinal, ...limits }: { readonly isFinal?: IsFinal } & Operations.Limits = {}
@@ -699,7 +698,7 @@ export const resumption = <T extends Tools, E, R, RHalt, REvent>(
   return options.replays === false ? Stream.filter(events, (event) => !isReplayed(event)) : events
 }
 
-/** Returns the events of an interrupted run that is resumed. */
+/** Returns the events of a resumed run. */
 export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
   kept: Kept.Kept,
   options: ResumeOptions<T, E, R, RHalt, REvent>
@@ -709,7 +708,7 @@ export const streamResumed = <T extends Tools, E, R, RHalt, REvent>(
   Journals.Store | Services<T, R | RHalt | REvent>
 > => Kept.keepStream(kept, () => resumption(options))
 
-/** Returns the result of an interrupted run that is resumed. */
+/** Returns the result of a resumed run. */
 export const resumed = <K extends Kept.Kept, T extends Tools, E, R, RHalt, REvent, A>(
   kept: K,
   options: ResumeOptions<T, E, R, RHalt, REvent, A>
@@ -725,14 +724,14 @@ export const abandoned = <K extends Kept.Kept>(
 ): Effect.Effect<Kept.Outcome<SessionData.Session, K>, Writers.KeepError, Journals.Store> =>
   Kept.keep(kept, () => Operations.abandoning)
 
-// Nested runs, which the handlers of a recorded operation start with `Chat.stream` and `Chat.run`.
+// Nested runs, started by a recorded operation's handlers with `Chat.stream` and `Chat.run`.
 
-/** The limits of a nested run are those of its parent. */
+/** A nested run has its parent's limits. */
 const unbounded = { maxAge: Duration.infinity, maxAttempts: Number.MAX_SAFE_INTEGER, takeOver: true }
 
 /**
- * Continues a nested run that is known: an interrupted run is resumed, a suspended run continues with its answers,
- * and a finished run returns its result. Returns `undefined` for an unknown run.
+ * Continues a known nested run: an interrupted run is resumed, a suspended run continues with its answers, and a
+ * finished run returns its result. Returns `undefined` for an unknown run.
  */
 const continued = (
   kept: Kept.Kept,
@@ -743,7 +742,7 @@ const continued = (
   options: Chat.Options
 ): Stream.Stream<Event.Event, any, any> | undefined => {
   const { session, state: { ended, parent: last, run } } = kept
-  // A model may reuse the id of a call in another turn, and that call has another run.
+  // A model may reuse a call id in another turn; that call has another run.
   if (answers.length === 0 && last !== undefined && last.idempotencyKey !== parent.idempotencyKey) return undefined
   const within = (events: Stream.Stream<Event.Event, any, any>) =>
     Kept.keepWithin(kept, around, call === undefined ? events : refusing(kept.id, around, events))
@@ -763,8 +762,8 @@ const continued = (
 }
 
 /**
- * Stops the parent of a nested run that is refused: its call has no answer, and the parent can be resumed again with
- * what is missing.
+ * Stops the parent of a refused nested run: its call has no answer, and the parent can be resumed again with the
+ * missing parts.
  */
 const refusing = <A, E, R>(
   id: string,
@@ -773,12 +772,12 @@ const refusing = <A, E, R>(
 ): Stream.Stream<A, E, R> =>
   Stream.catch(events, (error) => {
     if (!(error instanceof Resumptions.ResumeError) || error.id !== id) return Stream.fail(error)
-    // An operation that continues a nested run can fail with this error itself.
+    // An operation continuing a nested run can fail with this error itself.
     Deferred.doneUnsafe(failed, Exit.fail(error as never))
     return Stream.never
   })
 
-/** Starts a nested run that is recorded for the first time, or again, from its input. */
+/** Starts a nested run recorded for the first time, or again, from its input. */
 const begun = (
   id: string,
   parent: Records.Parent,
@@ -793,8 +792,8 @@ const begun = (
   }))
 
 /**
- * Records the runs that the handler of a call, or a program, starts, each in a journal of its own. If the handler is
- * started again after its process ended, they continue where they were.
+ * Records the runs started by a call's handler or a program, each in its own journal. If the handler is restarted after
+ * its process ended, they continue where they were interrupted.
  */
 const nesting: Resumptions.NestingOf = (around, call, answers) => {
   const parent: Records.Parent = call === undefined
@@ -822,22 +821,22 @@ const nesting: Resumptions.NestingOf = (around, call, answers) => {
 }
 
 /**
- * Options of recording the runs of a program.
+ * Options for recording a program's runs.
  *
  * @category options
  * @since 0.1.0
  */
 export interface RunsOptions {
   /**
-   * Policy for a call that had started when the process died, where its tool does not decide: it has neither
-   * `afterCrash` nor `lookUp`, and is neither `readOnly` nor `idempotent`. `"report"` by default.
+   * Policy for a call already started when the process died, if its tool does not decide: it has neither `afterCrash`
+   * nor `lookUp`, and is neither `readOnly` nor `idempotent`. Defaults to `"report"`.
    */
   readonly afterCrash?: Tool.AfterCrash
 }
 
 const knownRunsOptions = { afterCrash: Values.oneOf("retry", "report", "ask", "fail") } satisfies NamesOf<RunsOptions>
 
-/** Records the runs of a program under a claim. */
+/** Records a program's runs under a claim. */
 export const layerRuns = (
   claim: Claims.HeldClaim,
   options: RunsOptions = {}
@@ -853,6 +852,6 @@ export const layerRuns = (
     })
   )
 
-/** Returns events whose own turns are not recorded as nested runs. */
+/** Returns events without recording their turns as nested runs. */
 const unkept = <A, E, R>(events: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> =>
   Stream.provideService(events, SubAgent.CurrentNesting, undefined)

@@ -1,6 +1,6 @@
 /**
- * Settles the suspensions of a session: checks each verdict against the session, and records all of them or, where one
- * is refused, none. Settling changes data and runs nothing. Public as `Session`.
+ * Settles a session's suspensions: checks each verdict against the session, and records all verdicts or, if any is
+ * refused, none at all. Settling changes data and runs nothing. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -32,16 +32,16 @@ import * as Writers from "./writer.ts"
 
 type Session = SessionData.Session
 
-/** The start of an operation. */
+/** Start of an operation. */
 export interface Base {
   readonly writer: Writers.Writer
-  /** The state that the operation is checked against. */
+  /** State the operation is checked against. */
   readonly state: States.State
-  /** Records that lead to that state, written with the first record of the operation. */
+  /** Records leading to that state, written with the operation's first record. */
   readonly before: ReadonlyArray<Records.Record>
 }
 
-// The start state of an operation.
+// Start state of an operation.
 
 export const behind = ({ before, state, writer }: Base, records: ReadonlyArray<Records.Record>): Base => ({
   writer,
@@ -49,13 +49,13 @@ export const behind = ({ before, state, writer }: Base, records: ReadonlyArray<R
   before: [...before, ...records]
 })
 
-/** Returns the program's session with the changes of thread and context that closing its run made. */
+/** Returns the program's session with the thread and context changes made by closing its run. */
 const sinceClosed = (session: Session, known: Session, closed: Session): Session => {
   const updates = Object.entries(closed.context).filter(([name, value]) => !Json.isSame(value, known.context[name]))
   return { ...session, thread: closed.thread, context: { ...session.context, ...Object.fromEntries(updates) } }
 }
 
-/** Returns the records that close an interrupted run, whose account may be that of the session. */
+/** Returns the records closing an interrupted run, whose account may belong to the session. */
 export const closing = (
   { state, store }: Writers.Writer,
   leaving: States.Leaving
@@ -64,7 +64,7 @@ export const closing = (
     ? Effect.map(Kept.insideOf(store, state), (inside) => States.closing(state, leaving, inside))
     : Effect.succeed(States.closing(state, leaving, []))
 
-/** Returns the base of an operation. `leaves` abandons an interrupted run first. */
+/** Returns an operation's base. `leaves` abandons an interrupted run first. */
 export const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =>
   Effect.gen(function*() {
     const current = yield* Writers.CurrentWriter
@@ -80,15 +80,14 @@ export const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =
     const closed = behind(base, yield* closing(current, "operation"))
     if (state.run !== undefined) given.closed = States.sessionOf(closed.state)
     if (isOwn) return closed
-    // A session that the program has changed is written as a whole. If its run was interrupted, it gets the closed
-    // turn.
+    // A session changed by the program is written as a whole. If its run was interrupted, it gets the closed turn.
     const has = (other: Session) => Json.isSame(session.thread, other.thread)
     const before = has(given.session) ? given.session : state.run !== undefined && has(known) ? known : undefined
     const replaced = given.closed === undefined || before === undefined
       ? session
       : sinceClosed(session, before, given.closed)
     if (Json.isSame(replaced, States.sessionOf(closed.state))) return closed
-    // The session keeps the id of its journal.
+    // The session keeps its journal's id.
     const own = known.id === undefined ? replaced : { ...replaced, id: known.id }
     return behind(closed, [States.openedBy(closed.state, own)])
   })
@@ -100,9 +99,9 @@ export const happened = ({ before, writer }: Base, records: ReadonlyArray<Record
     () => States.sessionOf(writer.state)
   )
 
-// Checks of the session's status.
+// Checks of the session status.
 
-/** Calls that settle a suspension, by its kind. */
+/** Calls settling a suspension, by kind. */
 export const settlingOne: Record<Event.Suspension["kind"], string> = {
   question: "Session.answer",
   manual: "Session.answer",
@@ -110,7 +109,7 @@ export const settlingOne: Record<Event.Suspension["kind"], string> = {
   unknown: "Session.answer, Session.approve or Session.deny"
 }
 
-/** Names the calls that wait, at most ten. */
+/** Names the waiting calls, at most ten. */
 const openIn = ({ suspensions }: Session): string => {
   const ids = suspensions.slice(0, 10).map(({ id }) => JSON.stringify(id)).join(", ")
   return ids === "" ? "none waits" : `these wait: ${ids}${suspensions.length > 10 ? ", …" : ""}`
@@ -129,33 +128,33 @@ export const usable = (session: Session): Effect.Effect<void, SessionData.Sessio
     ? failed("session_in_error_state", "the last run failed: see metadata.error, and call Session.recover first")
     : Effect.void
 
-// Verdicts about suspensions. Each names a suspension by its id; their order does not matter, and each counts once. A
-// verdict is checked first, and an invalid one leaves the session unchanged.
+// Verdicts on suspensions. Each names a suspension by id; their order does not matter, and each counts once. A verdict
+// is checked first, and an invalid verdict leaves the session unchanged.
 
 /**
- * Options of a verdict.
+ * Verdict options.
  *
  * @category options
  * @since 0.1.0
  */
 export interface SettleOptions {
   /**
-   * The id of the command. The same verdict under the same id counts once, even if it arrives twice, among the last
-   * 1,000 commands of the session. None by default.
+   * Command id. The same verdict under the same id counts once, even if it arrives twice, among the session's last
+   * 1,000 commands. None by default.
    */
   readonly command?: string
-  /** The sender of the verdict, as recorded in the journal. Left out by default. */
+  /** Sender of the verdict, recorded in the journal. Left out by default. */
   readonly by?: string
 }
 
-/** Returns a time of a record as a text, if there is one. */
+/** Returns a record's time as text, if any. */
 const timeOf = (at: number | undefined): string =>
   Option.match(at === undefined ? Option.none() : DateTime.make(at), {
     onNone: () => "before",
     onSome: (time) => `at ${DateTime.formatIso(time)}`
   })
 
-/** Returns the suspension with this id, unless its time is over. */
+/** Returns the suspension with this id, unless expired. */
 const find = (
   session: Session,
   id: string,
@@ -182,7 +181,7 @@ const find = (
     return suspension
   })
 
-/** Reads a value as the answer to a suspension. Refuses one that does not fit. */
+/** Reads a value as the answer to a suspension. Refuses a misfit. */
 export const answerTo = (
   session: Session,
   id: string,
@@ -195,9 +194,9 @@ const readable = <A>(id: string, what: string, read: () => A): Effect.Effect<A, 
   Effect.try({ try: read, catch: () => failed("invalid_answer", `the ${what} cannot be read`, id) })
 
 /**
- * Returns the answer if it fits the schema of the question. A text that is JSON is also tried as JSON. The answer is
- * plain JSON from here on, so that a session is the same whether it was stored or not: a list of parts loses the mark
- * of `Tool.content`, a date becomes a text, and `undefined` becomes `null`.
+ * Returns the answer if it fits the question's schema. JSON text is also tried as JSON. From here on the answer is
+ * plain JSON, so that a session is the same whether stored or not: a list of parts loses the `Tool.content` mark, a
+ * date becomes text, and `undefined` becomes `null`.
  */
 const fitting = (
   { answerSchema, id }: Event.Suspension,
@@ -215,30 +214,30 @@ const fitting = (
   )
 
 /**
- * A verdict about one suspension.
+ * A verdict on one suspension.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Verdict extends Pick<ApproveOptions, "by" | "command" | "remember" | "tools"> {
-  /** The id of the suspension. */
+  /** Suspension id. */
   readonly id: string
   /**
-   * The verdict. `Value` answers a question, a manual call or a call whose effect is unknown, as `Session.answer` does;
-   * `Approved` is `Session.approve`. `Denied` denies a call, and gives up a question or a manual call: the model reads
+   * Verdict. `Value` answers a question, a manual call or a call with an unknown effect, like `Session.answer`;
+   * `Approved` is `Session.approve`. `Denied` denies a call, or gives up a question or a manual call: the model reads
    * the reason.
    */
   readonly answer: Exclude<SessionData.Answer, SessionData.ExpiredAnswer>
 }
 
 /**
- * A message that is submitted with verdicts.
+ * A message submitted with verdicts.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Submission extends Pick<StoredCommands.SubmitOptions, "by" | "clientTools" | "id"> {
-  /** The content of the message. */
+  /** Message content. */
   readonly content: Message.Content
 }
 
@@ -246,27 +245,29 @@ export interface Submission extends Pick<StoredCommands.SubmitOptions, "by" | "c
 interface Decision {
   readonly id: string
   readonly options: SettleOptions & Pick<ApproveOptions, "remember">
-  /** The kind and the words of the verdict: the same command with others is refused. */
+  /** Kind and content of the verdict: the same command with another content is refused. */
   readonly content: unknown
-  /** Returns the answer in a session that it fits, by the id that the suspension has there. */
+  /** Returns the checked answer in a session, by the suspension id there. */
   readonly decide: (session: Session, id: string) => Effect.Effect<SessionData.Answer, SessionData.SessionError>
 }
 
-/** Returns the id that a suspension has in its session: without the run that began to wait, which servers add. */
+/** Returns a suspension's id within its session: without the run where it began to wait, added by servers. */
 const idOf = (name: string): string => {
   const { path } = CallPaths.parse(name) ?? {}
   return path === undefined ? name : CallPaths.format({ path })
 }
 
-/** Tells whether the run that an id names has asked: an answer to an earlier wait of a call is none to the next one. */
+/**
+ * Returns `true` if the run named by an id has asked: an answer to a call's earlier wait does not answer the next wait.
+ */
 const isOfRun = (state: States.State, name: string): boolean => {
   const { run } = CallPaths.parse(name) ?? {}
   return run === undefined || run === (States.askerOf(state) ?? state.run?.requestId ?? state.ended?.requestId)
 }
 
 /**
- * Returns the refusal of a verdict behind others of its list. Since none of these counts, the refusal is about the
- * session before them.
+ * Returns the refusal of a verdict after others in its list. Since none of these counts, the refusal is about the
+ * session before these verdicts.
  */
 const refusalIn = (
   session: Session,
@@ -282,7 +283,7 @@ const refusalIn = (
   )
 
 /**
- * Settles suspensions and adds a message for the next run, in one append: all of it or, where a verdict is refused,
+ * Settles suspensions and adds a message for the next run, in one append: everything or, if a verdict is refused,
  * nothing. A repeated command changes nothing.
  */
 const settleAll = (
@@ -319,7 +320,7 @@ const settleAll = (
         ...(by === undefined ? {} : { by })
       }
       records.push(record)
-      // The next verdict is about the session after this one.
+      // The next verdict is about the session after this verdict.
       if (verdicts.length > 1) States.apply(state, record)
     }
     if (submitted !== undefined) {
@@ -333,7 +334,7 @@ const settleAll = (
     return yield* happened(base, records)
   })
 
-/** Returns the verdict that answers a question, or gives the result of a call. */
+/** Returns the verdict answering a question or giving a call's result. */
 const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Decision => ({
   id,
   options,
@@ -348,7 +349,7 @@ const answerOf = (id: string, value: unknown, options: SettleOptions = {}): Deci
     })
 })
 
-/** Answers a question, gives the result of a manual call, or gives the result of a call whose effect is unknown. */
+/** Answers a question, or gives the result of a manual call or of a call with an unknown effect. */
 export const answer = (session: Session, id: string, value: unknown, options?: SettleOptions) =>
   settleAll(session, [answerOf(id, value, options)])
 
@@ -361,8 +362,7 @@ const approvable = (session: Session, id: string, given: string) =>
 type Arguments = NonNullable<Message.ToolCall["arguments"]>
 
 /**
- * Returns arguments as plain JSON, like a model's. Refuses arguments that nest too deeply to be written and read
- * again.
+ * Returns arguments as plain JSON, like a model's. Refuses arguments nested too deeply to be written and read again.
  */
 const writable = (id: string, given: Arguments): Effect.Effect<Arguments, SessionData.SessionError> =>
   Effect.flatMap(
@@ -374,13 +374,12 @@ const writable = (id: string, given: Arguments): Effect.Effect<Arguments, Sessio
         : Effect.succeed(plain)
   )
 
-/** Longest time that a decoder of edited arguments may take. What takes longer is left to the run. */
+/** Longest time for decoding edited arguments. Slower decoders are left to the run. */
 const checkedWithin = "10 seconds"
 
 /**
- * Refuses edited arguments that the tool of the call cannot read, as the run would. A call of a sub-agent has a tool
- * that is not known here, and what breaks without a word about the arguments, such as a decoder that lacks a service,
- * is left to the run as well.
+ * Refuses edited arguments the call's tool cannot read, as the run would. A sub-agent's call has a tool unknown here,
+ * so it is left to the run, and so is any failure not about the arguments, such as a decoder without its service.
  */
 const decodable = (
   { id, path, toolCall }: Event.Suspension,
@@ -416,32 +415,32 @@ const decodable = (
   })
 
 /**
- * Options of an approval.
+ * Approval options.
  *
  * @category options
  * @since 0.1.0
  */
 export interface ApproveOptions extends SettleOptions {
   /**
-   * Arguments that replace those of the call, nested at most 256 levels deep. They are decoded when the call runs,
-   * like the model's, and with `tools` before as well.
+   * Arguments replacing the call's own, nested at most 256 levels deep. They are decoded when the call runs, like the
+   * model's, and with `tools` also before.
    */
   readonly arguments?: Message.ToolCall["arguments"]
   /**
-   * The tools of the run that continues, beside those of `Policy.Defaults`. Other `arguments` that the tool of the call
-   * cannot read are then refused as `invalid_arguments`, and the call keeps waiting. A tool that is not among them, and
-   * that of a sub-agent's call, checks the arguments when the call runs. By default, nothing is checked before.
+   * Tools of the continuing run, beside those in `Policy.Defaults`. New `arguments` the call's tool cannot read are
+   * then refused as `invalid_arguments`, and the call keeps waiting. A tool not listed here, and the tool of a
+   * sub-agent's call, checks the arguments when the call runs. By default, nothing is checked before.
    */
   readonly tools?: ReadonlyArray<Declared.Any>
   /**
-   * Has the approval remembered for later calls of the session: those with the arguments that the model asked with, not
-   * together with other `arguments`, or all of the tool. Only as far as `remember` of the tool allows it, and for no
-   * call of a sub-agent. For this call alone by default.
+   * Calls to remember the approval for in this session: calls with the arguments originally requested by the model (not
+   * together with other `arguments`), or all calls to the tool. Only as far as the tool's `remember` allows, and never
+   * for a sub-agent's call. Defaults to this call alone.
    */
   readonly remember?: Declared.Remember
 }
 
-/** The options of a verdict of any kind. */
+/** Options for any kind of verdict. */
 const knownVerdict = {
   command: Values.name,
   by: Values.text,
@@ -450,7 +449,7 @@ const knownVerdict = {
   remember: Values.oneOf("tool", "arguments")
 } satisfies NamesOf<ApproveOptions>
 
-/** Refuses to remember an approval where the tool does not allow it, or where it would cover what was not approved. */
+/** Refuses to remember an approval if the tool does not allow that, or if it would cover unapproved calls. */
 const rememberable = (
   session: Session,
   id: string,
@@ -469,7 +468,7 @@ const rememberable = (
       : Effect.void
   })
 
-/** Returns the verdict that approves a call. */
+/** Returns the verdict approving a call. */
 const approvalOf = (id: string, options: ApproveOptions = {}): Decision => ({
   id,
   options,
@@ -488,11 +487,11 @@ const approvalOf = (id: string, options: ApproveOptions = {}): Decision => ({
     })
 })
 
-/** Approves a call, with its own arguments or with others. A call whose effect is unknown is tried again. */
+/** Approves a call, with its own or other arguments. A call with an unknown effect is retried. */
 export const approve = (session: Session, id: string, options?: ApproveOptions) =>
   settleAll(session, [approvalOf(id, options)])
 
-/** Returns the verdict that denies a call. */
+/** Returns the verdict denying a call. */
 const denialOf = (id: string, reason: string | undefined, options: SettleOptions = {}): Decision => ({
   id,
   options,
@@ -505,7 +504,7 @@ const denialOf = (id: string, reason: string | undefined, options: SettleOptions
 export const deny = (session: Session, id: string, reason?: string, options?: SettleOptions) =>
   settleAll(session, [denialOf(id, reason, options)])
 
-/** Returns the verdict that a call is given up, of whatever kind: the model reads the reason. */
+/** Returns the verdict giving up a call of any kind: the model reads the reason. */
 const withdrawalOf = (id: string, reason: string | undefined, options: SettleOptions): Decision => ({
   id,
   options,
@@ -557,7 +556,7 @@ const settleKinds = {
   )
 }
 
-/** Gives several verdicts, and submits a message with them. */
+/** Gives several verdicts, and submits a message in the same append. */
 export const settle = (
   session: Session,
   verdicts: ReadonlyArray<Verdict>,
@@ -580,7 +579,7 @@ export const settle = (
     )
   })
 
-/** Settles every suspension whose time is over. */
+/** Settles every expired suspension. */
 export const expire = (session: Session): Effect.Effect<Session, SessionData.SessionError> =>
   Effect.gen(function*() {
     yield* usable(session)

@@ -1,10 +1,9 @@
 /**
- * The state of a journal, the one fold of its records, and the questions about it.
+ * Journal state: the single fold of records, and questions about the state.
  *
- * A turn is a table of calls; waiting and interruption are states of a call. `apply` is the only fold: of a journal
- * that is read, of one that an operation writes, and of a session that is not recorded. It changes the given state,
- * so that a call costs the same in a long turn as in a short one; `copyOf` makes a branch. No other part duplicates
- * this state.
+ * A turn is a table of calls; waiting and interruption are call states. `apply` is the only fold: for a journal being
+ * read, for one being written by an operation, and for an unrecorded session. It changes the given state, so a call
+ * costs the same in long and short turns; `copyOf` makes a branch. Nothing else duplicates this state.
  *
  * @since 0.1.0
  */
@@ -37,24 +36,21 @@ type Resume = Omit<SessionData.Resumable, "id">
 
 /** Fields of a call in any state. */
 interface Known {
-  /** The call, with the arguments that its handler gets. */
+  /** The call, with its handler's arguments. */
   readonly toolCall: Message.ToolCall
   /**
-   * The key of the call, from the turn that asked for it. `undefined` where a program handed over the session as
-   * data.
+   * Idempotency key, from the turn that asked for the call. `undefined` if a program handed over the session as data.
    */
   readonly idempotencyKey: string | undefined
   /** Number of started attempts. */
   readonly attempt: number
-  /** The version that the tool had for the run that asked for the call. */
+  /** Tool version for the run that asked for the call. */
   readonly version?: string | undefined
-  /** The state that the handler left with its question, and the answer once it is there. */
+  /** State left by the handler with its question, and the answer once available. */
   readonly resume?: Resume | undefined
 }
 
-/**
- * A call that the model asked for. Nothing has begun, or each attempt so far has failed and another one is granted.
- */
+/** A call requested by the model. Nothing has begun, or each attempt so far has failed with another one granted. */
 interface Asked extends Known {
   readonly _tag: "Asked"
 }
@@ -70,23 +66,23 @@ interface Granted extends Known {
 interface Started extends Known {
   readonly _tag: "Started"
   readonly answers: Answers_
-  /** The calls that halted, asked or failed beside it, by their ids: each of them may have stopped it. */
+  /** Ids of calls that halted, asked or failed beside it: each may have stopped this call. */
   readonly beside?: ReadonlyArray<string>
 }
 
-/** A call that waits for answers from outside. */
+/** A call waiting for outside answers. */
 export interface Waiting extends Known {
   readonly _tag: "Waiting"
-  /** The run in which it began to wait. `undefined` where a program handed over the session as data. */
+  /** The run where it began to wait. `undefined` if a program handed over the session as data. */
   readonly requestId: string | undefined
-  /** The open suspensions. */
+  /** Open suspensions. */
   readonly suspensions: ReadonlyArray<Event.Suspension>
   /** Answers for the nested run so far. */
   readonly answers: Answers_
   readonly contextUpdate?: Json.JsonObject | undefined
 }
 
-/** A call with an answer. The fields below `message` are kept until its run has ended. */
+/** An answered call. The fields below `message` are kept until its run has ended. */
 interface Answered extends Known {
   readonly _tag: "Answered"
   readonly message: Message.Message
@@ -100,49 +96,49 @@ interface Answered extends Known {
 /** A call of the turn. */
 export type Call = Asked | Granted | Started | Waiting | Answered
 
-/** The unfinished turn: some of its calls have no answer, or it is not recorded as whole. */
+/** The unfinished turn: some calls have no answer, or it is not recorded as whole. */
 export interface Turn {
-  /** Tells whether a run that has ended asked for the turn. */
+  /** `true` if an ended run asked for the turn. */
   readonly isEarlier: boolean
-  /** Tells whether its `StepCompleted` is recorded: the turn waits. */
+  /** `true` if its `StepCompleted` is recorded: the turn waits. */
   readonly isStepped?: boolean
-  /** The reply. `undefined` outside of the run that received it. */
+  /** Reply. `undefined` outside the run that received the reply. */
   readonly response: Response.Response | undefined
-  /** The message of the reply. `undefined` while calls start before the reply is whole. */
+  /** Reply message. `undefined` while calls start before the reply is complete. */
   readonly message: Message.Message | undefined
-  /** The calls by their ids, in call order. */
+  /** Calls by id, in call order. */
   readonly calls: Map<string, Call>
-  /** Messages after the answers: the text of a question, and what the user said. */
+  /** Messages after the answers: a question's text, and the user's words. */
   readonly behind: Array<Message.Message>
   /** Number of calls without an answer. */
   open: number
 }
 
-/** The values from before a run, for the fields that it changes before one of its calls starts. */
+/** Values from before a run, for the fields it changes before one of its calls starts. */
 interface Before {
-  /** The conversation. */
+  /** Conversation. */
   readonly thread: Thread.Thread
   /** The unfinished turn. */
   readonly turn: Turn | undefined
-  /** The status of the session. */
+  /** Session status. */
   readonly status: Session["status"]
-  /** The suspensions that were settled since the last run. */
+  /** Suspensions settled since the last run. */
   readonly answered: Session["answered"]
 }
 
-/** The outcome of a call of a run. */
+/** Outcome of a call in a run. */
 type Came = "asked" | keyof StopReport
 
-/** Notes of rules, by their names. */
+/** Rule notes, by rule name. */
 type Notes = Readonly<Record<string, unknown>>
 
 const noNotes: Notes = {}
 
 /** A run without a recorded end. */
 export interface Run {
-  /** The id of the run. */
+  /** Id of the run. */
   readonly requestId: string
-  /** The operation of `Session` that started it. */
+  /** `Session` operation that started the run. */
   readonly operation: Records.RunStarted["operation"]
   /** Time of the first start, in milliseconds since 1970. */
   readonly startedAt: number
@@ -150,129 +146,129 @@ export interface Run {
   begunAt: number
   /** Time of the last record, in milliseconds since `begunAt`. */
   at: number
-  /** End of the deadline, in milliseconds since 1970. */
+  /** Deadline, in milliseconds since 1970. */
   readonly deadlineAt: number | undefined
-  /** The whole steps, in order. */
+  /** Whole steps, in order. */
   readonly steps: Array<WholeStep>
-  /** Notes of rules about the step in progress, by their names. */
+  /** Rule notes on the current step, by rule name. */
   noted: Notes
-  /** Number of messages that rules added to the thread before its requests. */
+  /** Number of messages added by rules before its requests. */
   introduced: number
-  /** Number of the last request of the step in progress that has a record, from 1; 0 for none. */
+  /** Number of the current step's last recorded request, from 1; 0 if nothing is recorded. */
   attempt: number
   /** Usage of its discarded replies. */
   spent: Response.Usage | null
-  /** Usage of nested runs that ended since the last whole step. */
+  /** Usage of nested runs ended since the last whole step. */
   nestedUsage: Response.Usage | null
-  /** Updates of the context by handlers of whole turns. */
+  /** Context updates by handlers in whole turns. */
   context: Json.JsonObject | undefined
-  /** Number of times that another process resumed the run. */
+  /** Number of times another process resumed the run. */
   resumptions: number
-  /** The process that started or resumed it last. */
+  /** Process that last started or resumed the run. */
   processName: string | undefined
-  /** The command that the run has taken, and its message if that was submitted. */
+  /** Command taken by the run, with its message if submitted. */
   readonly taken: {
-    /** The id of the command. */
+    /** Command id. */
     readonly id: string
-    /** The message. `undefined` where it was not submitted. */
+    /** Message. `undefined` if not submitted. */
     readonly message: Records.MessageSubmitted | undefined
   } | undefined
-  /** The versions of the tools that have one, by their names. */
+  /** Versions of versioned tools, by tool name. */
   readonly versions: NonNullable<Records.RunStarted["versions"]>
-  /** Tells whether one of the calls has started. */
+  /** `true` once one of its calls has started. */
   hasStarted: boolean
-  /** The values that are restored if the run fails before that. */
+  /** Values restored if the run fails before that. */
   readonly before: Before
   /** Verdicts that arrived during the run. They count at its end. */
   readonly settlements: Array<Records.CallSettled>
-  /** The requests to stop one of its calls, in order. */
+  /** Requests to stop one of its calls, in order. */
   callStops: ReadonlyArray<Records.StopRequested>
-  /** Outcomes of the calls, by id. */
+  /** Call outcomes, by id. */
   readonly came: Map<string, Came>
-  /** Halts by calls of an earlier turn, with their places among the calls, in the order of arrival. */
+  /** Halts by an earlier turn's calls, with their call positions, in order of arrival. */
   halts: ReadonlyArray<{
-    /** The id of the call. */
+    /** Call id. */
     readonly id: string
-    /** Its place among the calls, from 0. */
+    /** Call position, from 0. */
     readonly place: number
-    /** The halt. */
+    /** Halt. */
     readonly halt: Event.Halt
   }>
 }
 
-/** A submitted message for a run inside a call, until it is settled. */
+/** A submitted message for a run inside a call, until settled. */
 interface Inner {
-  /** The message, with the path of the call. */
+  /** Message, with the call path. */
   readonly message: Records.MessageSubmitted
-  /** The journal of the run that has it. `undefined` until it is passed on. */
+  /** Journal of the receiving run. `undefined` until passed on. */
   readonly session: string | undefined
 }
 
-/** A run that has ended. */
+/** An ended run. */
 interface Ended {
-  /** The id of the run. */
+  /** Id of the run. */
   readonly requestId: string
-  /** Outcomes of the calls. */
+  /** Call outcomes. */
   readonly report: StopReport
-  /** The whole steps of a nested run. */
+  /** Whole steps of a nested run. */
   readonly steps: ReadonlyArray<WholeStep>
-  /** The result of a nested run. */
+  /** Result of a nested run. */
   readonly result: Event.WireResult | undefined
 }
 
-/** The state of a journal. Its fields are internal. */
+/** Journal state. Its fields are internal. */
 export interface State {
-  /** The id of the session. `undefined` where a program made it without one. */
+  /** Session id. `undefined` if a program made the session without an id. */
   readonly id: string | undefined
-  /** The context of the session. */
+  /** Session context. */
   context: Session["context"]
-  /** The metadata of the session. */
+  /** Session metadata. */
   metadata: Session["metadata"]
-  /** The status while nothing waits. */
+  /** Status while nothing waits. */
   status: Session["status"]
-  /** The conversation before the unfinished turn. */
+  /** Conversation before the unfinished turn. */
   thread: Thread.Thread
   /** The unfinished turn. */
   turn: Turn | undefined
-  /** The suspensions that were settled since the last run. */
+  /** Suspensions settled since the last run. */
   answered: Session["answered"]
-  /** The approvals that are remembered, oldest first. */
+  /** Remembered approvals, oldest first. */
   allowed: ReadonlyArray<SessionData.Allowed>
   /** The run without a recorded end. */
   run: Run | undefined
-  /** The last run that has ended. */
+  /** The last ended run. */
   ended: Ended | undefined
-  /** The notes that rules keep for the session, by their names. */
+  /** Rule notes kept for the session, by rule name. */
   kept: Notes
-  /** The outcome of the last run that has ended. A later run does not change it before its own end. */
+  /** Outcome of the last ended run. A later run does not change it before its own end. */
   lastRun: Records.LastRun | undefined
-  /** The parent of a nested run. */
+  /** Parent of a nested run. */
   parent: Records.Parent | undefined
-  /** The span of the last run. `undefined` where it was not traced. */
+  /** The last run's span. `undefined` if not traced. */
   span: Records.RunStarted["span"] | undefined
-  /** The origin of the session. */
+  /** Session origin. */
   origin: Records.Origin
-  /** The labels that a person has given the session. */
+  /** Labels a person has given the session. */
   labels: Records.Labels
-  /** The tools of the client that the last run served. */
+  /** Client tools served by the last run. */
   clientTools: Records.ClientTools
-  /** Submitted messages that no run has taken, oldest first. */
+  /** Submitted messages no run has taken, oldest first. */
   inbox: ReadonlyArray<Records.MessageSubmitted>
   /** Submitted messages for runs inside calls, oldest first. */
   inside: ReadonlyArray<Inner>
-  /** The request to stop the run. */
+  /** Request to stop the run. */
   stop: Records.StopRequested | undefined
-  /** Number of times in a row that a run failed, since the last whole step. */
+  /** Number of consecutive run failures since the last whole step. */
   failures: number
-  /** Receipts of the last commands, by their ids. */
+  /** Receipts of the last commands, by id. */
   readonly receipts: Map<string, Records.Receipt>
-  /** The fingerprint of the records. */
+  /** Fingerprint of the records. */
   fingerprint: string
-  /** The size of the records since the last `Opened`. */
+  /** Size of the records since the last `Opened`. */
   size: Size
 }
 
-/** The size of a session. */
+/** Session size. */
 interface Size {
   /** Bytes of the records as JSON. */
   readonly bytes: number
@@ -287,28 +283,28 @@ interface Size {
  * @since 0.1.0
  */
 export interface WholeStep {
-  /** The result of the step. */
+  /** Step result. */
   readonly result: Event.StepResult
-  /** Usage of nested runs up to this step. Left out where they used nothing. */
+  /** Nested usage up to this step. Left out if zero. */
   readonly nestedUsage?: Response.Usage
-  /** Notes of rules about the step, by their names. */
+  /** Rule notes on the step, by rule name. */
   readonly notes: Readonly<Record<string, unknown>>
 }
 
 /**
- * Outcomes of the calls of a stopped run, by their ids.
+ * Call outcomes of a stopped run, by call id.
  *
  * @category models
  * @since 0.1.0
  */
 export interface StopReport {
-  /** Calls that the stop ended, before or while their handlers ran. */
+  /** Calls ended by the stop, before or while their handlers ran. */
   readonly stopped: ReadonlyArray<string>
   /** Calls that had ended by themselves. */
   readonly ended: ReadonlyArray<string>
   /** Calls whose handlers refused to stop and were abandoned. They may still have an effect. */
   readonly refused: ReadonlyArray<string>
-  /** Calls that had started when their process died. Their effect is unknown. */
+  /** Calls already started when their process died. Their effect is unknown. */
   readonly unknown: ReadonlyArray<string>
 }
 
@@ -316,7 +312,7 @@ export interface StopReport {
 
 const copyTurn = (turn: Turn): Turn => ({ ...turn, calls: new Map(turn.calls), behind: turn.behind.slice() })
 
-/** Returns a branch: changes of one of the two do not show in the other. */
+/** Returns a branch: changes to either do not show in the other. */
 export const copyOf = (state: State): State => ({
   ...state,
   turn: state.turn && copyTurn(state.turn),
@@ -329,17 +325,17 @@ export const copyOf = (state: State): State => ({
   receipts: new Map(state.receipts)
 })
 
-/** Returns the fields of a call whose handler is started again. */
+/** Returns the fields of a call whose handler is restarted. */
 const resumedOf = (resumable: SessionData.Resumable): Omit<Known, "toolCall"> => {
   const { id: _, ...resume } = resumable
   return { idempotencyKey: resume.idempotencyKey, attempt: resume.attempt, resume }
 }
 
-/** Returns the version that a name or an id has. */
+/** Returns the version for a name or an id. */
 const versioned = (versions: Readonly<Record<string, string>>, key: string): Pick<Known, "version"> =>
   Object.hasOwn(versions, key) ? { version: versions[key] } : {}
 
-/** Returns a call of a session that a program handed over as data. */
+/** Returns a call of a session handed over as data by a program. */
 const callOf = (
   toolCall: Message.ToolCall,
   session: Session,
@@ -362,7 +358,7 @@ const callOf = (
   return message && { _tag: "Answered", ...known, message }
 }
 
-/** Finds the open turn of a session: the latest turn that made one of the open calls. */
+/** Finds a session's open turn: the latest turn with one of the open calls. */
 const turnOf = (session: Session): Pick<State, "thread" | "turn"> => {
   const { approved, suspensions, thread } = session
   const waiting = new Map<string, Array<Event.Suspension>>()
@@ -383,7 +379,7 @@ const turnOf = (session: Session): Pick<State, "thread" | "turn"> => {
   const calls = new Map<string, Call>()
   const toolCalls = new Map(message?.toolCalls?.map((call) => [call.id, call]))
   for (const [id, [suspension]] of waiting) {
-    // The call of a suspension is as the model made it. The call of a nested suspension belongs to the nested run.
+    // A suspension's call is as made by the model. A nested suspension's call belongs to the nested run.
     const known = toolCalls.get(id)
     if (suspension?.path === undefined && suspension !== undefined) toolCalls.set(id, suspension.toolCall)
     else if (known === undefined) toolCalls.set(id, Message.toolCall(id, id))
@@ -436,28 +432,27 @@ export const stateOf = (session: Session): State => {
   }
 }
 
-/** Tells whether a suspension is a question whose answer is the answer of its call. */
+/** Returns a test for questions whose answer is also the call's answer. */
 export const isOwnQuestion = (call: Waiting) => ({ kind, path }: Event.Suspension): boolean =>
   kind === "question" && path === undefined && !isToResume(call.resume)
 
-/** Tells whether a state waits for its answer. One that has it belongs to the attempt that got it. */
+/**
+ * Returns `true` if a state waits for its answer. A state with an answer belongs to the attempt that got the answer.
+ */
 export const isToResume = (resume: Resume | undefined): resume is Resume =>
   resume !== undefined && !("answer" in resume)
 
-/**
- * Returns the message of a call in the thread, if it has one. The message of an open question takes the place of the
- * answer.
- */
+/** Returns a call's message in the thread, if any. An open question's message takes the place of the answer. */
 const messageIn = (id: string, call: Call): Message.Message | undefined => {
   if (call._tag === "Answered") return call.message
   return call._tag === "Waiting" && call.suspensions.some(isOwnQuestion(call)) ? OpenCalls.unanswered(id) : undefined
 }
 
-/** Returns the messages that answer the calls of a turn, in call order. */
+/** Returns the messages answering a turn's calls, in call order. */
 const answersIn = ({ calls }: Turn): ReadonlyArray<Message.Message> =>
   Array.from(calls, ([id, call]) => messageIn(id, call)).filter((message) => message !== undefined)
 
-/** Returns the messages of a turn. */
+/** Returns a turn's messages. */
 export const messagesIn = (turn: Turn): ReadonlyArray<Message.Message> => [
   ...turn.message === undefined ? [] : [turn.message],
   ...answersIn(turn),
@@ -465,7 +460,7 @@ export const messagesIn = (turn: Turn): ReadonlyArray<Message.Message> => [
 ]
 
 /**
- * Returns the conversation with the unfinished turn. It is a branch: the conversation of the state grows without it.
+ * Returns the conversation with the unfinished turn. It is a branch: the state's conversation grows without that turn.
  */
 export const threadOf = ({ thread, turn }: Pick<State, "thread" | "turn">): Thread.Thread =>
   turn === undefined ? thread : SharedMessages.replacedFrom(thread, SharedMessages.length(thread), messagesIn(turn))
@@ -477,10 +472,7 @@ const callsOf = ({ turn }: Pick<State, "turn">): ReadonlyArray<Call> =>
 export const suspensionsOf = (state: Pick<State, "turn">): ReadonlyArray<Event.Suspension> =>
   callsOf(state).flatMap((call) => call._tag === "Waiting" ? call.suspensions : [])
 
-/**
- * Returns the run in which the open suspensions began to wait. It is one for all of them: no run starts while a call
- * waits.
- */
+/** Returns the run where the open suspensions began to wait: a single run, since no run starts while a call waits. */
 export const askerOf = (state: State): string | undefined => {
   const call = callsOf(state).find(({ _tag }) => _tag === "Waiting")
   return call?._tag === "Waiting" ? call.requestId : undefined
@@ -490,7 +482,7 @@ export const askerOf = (state: State): string | undefined => {
 export const approvedIn = (state: State): ReadonlyArray<Message.ToolCall> =>
   callsOf(state).flatMap((call) => call._tag === "Granted" ? [call.toolCall] : [])
 
-/** Returns the session of a state without an open run, as programs see it. */
+/** Returns the session of a state without an open run, as seen by programs. */
 const sessionAtRest = (state: State): Session => {
   const suspensions = suspensionsOf(state)
   const question = suspensions.find(({ kind }) => kind === "question")
@@ -525,8 +517,8 @@ const sessionAtRest = (state: State): Session => {
 const sessions = new WeakMap<State, Session>()
 
 /**
- * Returns the session as programs see it, the same object until the state changes. Of an open run it contains the
- * whole steps and, where a call of its turn waits, that turn without the calls that have not ended.
+ * Returns the session as seen by programs, the same object until the state changes. For an open run it contains the
+ * whole steps and, if a call of its turn waits, that turn without its unended calls.
  */
 export const sessionOf = (state: State): Session => {
   const session = sessions.get(state) ?? sessionNow(state)
@@ -535,7 +527,7 @@ export const sessionOf = (state: State): Session => {
 }
 
 /**
- * Returns the open turn with the calls that are answered or wait, if one waits. Nothing is known of its other calls
+ * Returns the open turn with its answered and waiting calls, if any call waits. Nothing is known about its other calls
  * yet.
  */
 const knownOf = (turn: Turn): Turn | undefined => {
@@ -552,8 +544,7 @@ const sessionNow = (state: State): Session => {
   const rested = copyOf(state)
   const { turn } = rested
   if (turn?.isEarlier === false) rested.turn = knownOf(turn)
-  // The messages that start the run follow the answers of approved calls. Until those exist, the session does not
-  // contain them.
+  // Messages starting the run follow the approved calls' answers. Until these exist, the session lacks the messages.
   const isOpen = callsOf(rested).some(({ _tag }) => _tag === "Granted" || _tag === "Waiting")
   if (turn?.isEarlier === true && isOpen) {
     turn.behind.length = state.run.before.turn?.behind.length ?? turn.behind.length
@@ -587,13 +578,13 @@ const answered = ({ attempt, idempotencyKey, toolCall }: Call, message: Message.
   message
 })
 
-/** Adds messages to the conversation: after the unfinished turn, if there is one. */
+/** Adds messages to the conversation: after the unfinished turn, if any. */
 const say = (state: State, messages: ReadonlyArray<Message.Message>): void => {
   if (state.turn === undefined) state.thread = SharedMessages.appendedShared(state.thread, messages)
   else state.turn.behind.push(...messages)
 }
 
-/** Returns the updates of the context by the calls of a turn in its run, in call order. */
+/** Returns the context updates by a turn's calls in its run, in call order. */
 const updateIn = (turn: Turn | undefined): Json.JsonObject | undefined =>
   turn && Fold.mergeUpdates(
     Array.from(
@@ -613,8 +604,7 @@ const complete = (state: State, turn: Turn): void => {
 }
 
 /**
- * Moves a turn of an earlier run to the conversation once it is whole. The turn of the current run waits for its
- * `StepCompleted`.
+ * Moves an earlier run's turn to the conversation once whole. The current run's turn waits for its `StepCompleted`.
  */
 const completeEarlier = (state: State): void => {
   const { turn } = state
@@ -623,7 +613,7 @@ const completeEarlier = (state: State): void => {
   complete(state, turn)
 }
 
-/** Answers the open questions of an earlier turn with the messages that follow it. */
+/** Answers an earlier turn's open questions with the messages following the turn. */
 const answerBehind = (state: State): void => {
   const { turn } = state
   if (turn?.isEarlier !== true) return
@@ -637,7 +627,7 @@ const answerBehind = (state: State): void => {
 
 const mostReceipts = 1_000
 
-/** Keeps a receipt. Of the ones before the last 1,000 that changed, only those without an outcome stay. */
+/** Keeps a receipt. Among receipts before the last 1,000 changed, only those without an outcome stay. */
 const receive = (state: State, receipt: Records.Receipt): void => {
   state.receipts.delete(receipt.id)
   state.receipts.set(receipt.id, receipt)
@@ -650,7 +640,7 @@ const receive = (state: State, receipt: Records.Receipt): void => {
   }
 }
 
-/** Resolves a submitted message that is not settled: no run takes it any more. */
+/** Resolves an unsettled submitted message: no run takes the message any more. */
 const resolve = (state: State, id: string, fate: Omit<Records.Receipt, "hash" | "id">): void => {
   const receipt = state.receipts.get(id)
   if (receipt === undefined || !isUnsettled(state, id)) return
@@ -659,15 +649,18 @@ const resolve = (state: State, id: string, fate: Omit<Records.Receipt, "hash" | 
   receive(state, { ...receipt, ...fate })
 }
 
-/** Tells whether a submitted message is open: no run and no other journal has it, and it was not withdrawn. */
+/**
+ * Returns `true` if a submitted message is open: no run or other journal has taken the message, and it was not
+ * withdrawn.
+ */
 export const isOpenMessage = (state: State, id: string): boolean =>
   isUnsettled(state, id) && passedOn(state, id) === undefined
 
-/** Tells whether a submitted message has no outcome. */
+/** Returns `true` if a submitted message has no outcome. */
 export const isUnsettled = ({ inbox, inside }: State, id: string): boolean =>
   inbox.some((message) => message.id === id) || inside.some(({ message }) => message.id === id)
 
-/** Returns a submitted message that another journal has, without an outcome here. */
+/** Returns a submitted message passed on to another journal, without an outcome here. */
 export const passedOn = (
   { inside }: State,
   id: string
@@ -676,10 +669,10 @@ export const passedOn = (
   return message === undefined || session === undefined ? undefined : { message, session }
 }
 
-/** The outcome of a message whose call has no run under way. */
+/** Outcome of a message whose call has no active run. */
 export const unreachable = { became: "refused", reason: "finished" } as const
 
-/** Refuses messages for runs inside calls that are answered, or inside a run that has ended. */
+/** Refuses messages for runs inside answered calls, or inside an ended run. */
 const refuseLost = (state: State): void => {
   for (const { message: { id, to }, session } of state.inside) {
     const isLost = session === undefined && !isOpenCall(state.turn, CallPaths.parse(to)?.path[0])
@@ -687,7 +680,7 @@ const refuseLost = (state: State): void => {
   }
 }
 
-/** Refuses the open messages that no later run takes. */
+/** Refuses the open messages no later run takes. */
 const refuseOpen = (state: State, reason: string): void => {
   for (const { id, otherwise } of state.inbox) {
     if (otherwise === "refuse") resolve(state, id, { became: "refused", reason })
@@ -708,10 +701,10 @@ const findWaiting = (
   return undefined
 }
 
-// The model reads this text, and stored threads have it.
+// The model reads this text, which stored threads contain.
 const late = "nobody answered within the time there was"
 
-/** Returns the call with other arguments, and without the text that the model wrote for its own. */
+/** Returns the call with other arguments, and without the model's argument text. */
 const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"] | undefined): Message.ToolCall => {
   if (args === undefined) return toolCall
   const { rawArguments: _, ...call } = toolCall
@@ -719,8 +712,8 @@ const edited = (toolCall: Message.ToolCall, args: Message.ToolCall["arguments"] 
 }
 
 /**
- * Returns the call after its own suspension was settled. A question whose text ends the thread is answered by a
- * message after that text.
+ * Returns the call after its own suspension was settled. A question whose text ends the thread is answered by a message
+ * after that text.
  */
 const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, answer: SessionData.Answer): Call => {
   const { defaultAnswer, kind, resultCut = "headAndTail", resultLimit = 0 } = suspension
@@ -757,7 +750,7 @@ const settledOwn = (turn: Turn, call: Waiting, suspension: Event.Suspension, ans
 
 const mostAllowed = 100
 
-/** Remembers an approval. Of those for the same calls the last one counts. */
+/** Remembers an approval. For the same calls the latest approval counts. */
 const allow = (state: State, allowed: SessionData.Allowed): void => {
   const isOther = (other: SessionData.Allowed) =>
     other.name !== allowed.name || other.tool !== allowed.tool || other.remember !== allowed.remember ||
@@ -765,14 +758,14 @@ const allow = (state: State, allowed: SessionData.Allowed): void => {
   state.allowed = [...state.allowed.filter(isOther), allowed].slice(-mostAllowed)
 }
 
-/** Tells whether an approval of a tool is remembered, or is at the end of the run. */
+/** Returns `true` if an approval for a tool is remembered now, or will be at the end of the run. */
 export const isAllowing = (state: State, name: string): boolean =>
   state.allowed.some((allowed) => allowed.name === name) ||
   state.run?.settlements.some(({ id, remember }) =>
       remember !== undefined && findWaiting(state, id)?.suspension.toolCall.name === name
     ) === true
 
-/** Forgets the approvals of a tool, also those that count at the end of the run. */
+/** Forgets a tool's approvals, including those counting at the end of the run. */
 const disallow = (state: State, { name }: Records.ToolDisallowed): void => {
   state.allowed = state.allowed.filter((allowed) => allowed.name !== name)
   const { settlements = [] } = state.run ?? {}
@@ -782,7 +775,7 @@ const disallow = (state: State, { name }: Records.ToolDisallowed): void => {
   })
 }
 
-/** Returns the remembered approval that covers a call. */
+/** Returns the remembered approval covering a call. */
 export const allowedIn = (
   { allowed }: Pick<State, "allowed">,
   { arguments: args, name }: Pick<Message.ToolCall, "arguments" | "name">,
@@ -794,7 +787,7 @@ export const allowedIn = (
   return own.findLast(({ arguments: known, remember }) => remember === "tool" || Json.canonical(known) === asked)
 }
 
-/** Settles a suspension. An id that is not open changes nothing: an answer counts once. */
+/** Settles a suspension. An id without an open suspension changes nothing: an answer counts once. */
 const settle = (
   state: State,
   verdict: Pick<Records.CallSettled, "answer" | "by" | "id" | "remember" | "time">
@@ -838,13 +831,13 @@ const settle = (
   completeEarlier(state)
 }
 
-/** Describes a call that does not run any more. */
+/** Describes a call that will not run any more. */
 const notRun = (call: Call | undefined): string => {
   if (call?._tag === "Waiting") return "withdrawn"
   return call !== undefined && call.attempt > 0 ? "not tried again" : "not run"
 }
 
-/** Returns the answer of a call that does not run any more: its effect may be unknown. */
+/** Returns the answer of a call that will not run any more: its effect may be unknown. */
 const withdrawn = (call: Call, detail: string): Message.Message => {
   const { toolCall } = call
   if (!isInDoubt(call)) return Answers.refused("cancelled", toolCall, `${notRun(call)}: ${detail}`)
@@ -852,8 +845,7 @@ const withdrawn = (call: Call, detail: string): Message.Message => {
 }
 
 /**
- * Answers the calls without an answer after their run failed or was interrupted. Suspended and approved calls are
- * unchanged.
+ * Answers the unanswered calls after their run failed or was interrupted. Suspended and approved calls are unchanged.
  */
 const closeTurn = (turn: Turn, detail: string): void => {
   for (const [id, call] of turn.calls) {
@@ -861,10 +853,7 @@ const closeTurn = (turn: Turn, detail: string): void => {
   }
 }
 
-/**
- * Closes a run that failed or was interrupted: its whole steps are kept, and calls of an earlier turn that have
- * started are cancelled.
- */
+/** Closes a failed or interrupted run: its whole steps are kept, and an earlier turn's started calls are cancelled. */
 export const leave = (state: State, detail: string): void => {
   sessions.delete(state)
   const { turn } = state
@@ -879,7 +868,7 @@ export const leave = (state: State, detail: string): void => {
   }
 }
 
-/** Ends the run: its turn becomes an earlier one, and its context and the verdicts that arrived during it count. */
+/** Ends the run: its turn becomes an earlier turn, and its context and the verdicts that arrived meanwhile count. */
 const endRun = (state: State, run: Run, status: Session["status"]): void => {
   const { turn } = state
   if (turn !== undefined) {
@@ -888,7 +877,7 @@ const endRun = (state: State, run: Run, status: Session["status"]): void => {
     const calls = new Map<string, Call>()
     for (const [id, call] of turn.calls) calls.set(id, resting(call))
     const { behind, isEarlier, message, open } = state.turn ?? turn
-    // A reply that never became whole is dropped.
+    // An incomplete reply is dropped.
     const isWhole = message !== undefined || isEarlier
     state.turn = isWhole ? { isEarlier: true, response: undefined, message, calls, behind, open } : undefined
   }
@@ -901,7 +890,7 @@ const endRun = (state: State, run: Run, status: Session["status"]): void => {
   for (const verdict of run.settlements) settle(state, verdict)
 }
 
-/** Returns a call of a run that has ended. */
+/** Returns a call of an ended run. */
 const resting = (call: Call): Call => {
   switch (call._tag) {
     case "Answered":
@@ -935,7 +924,7 @@ const labelsAfter = (
   ...(pinned === true ? { pinned } : {})
 })
 
-/** Tells whether a change of the labels changes one of them. */
+/** Returns `true` if a label change has any effect. */
 export const changesLabels = ({ labels }: State, change: Pick<Records.Labelled, "pinned" | "title">): boolean =>
   !Json.isSame(labelsAfter(labels, change), labels)
 
@@ -966,12 +955,12 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
   const { versions = {} } = record
   if (record.resumes === true && state.run?.requestId === requestId) {
     state.span = record.span
-    // All owners in one process count as one: a busy process may lose its claim, and then resumes its own run.
+    // All owners in one process count as one owner: a busy process may lose its claim, and then resumes its own run.
     if (processName === undefined || processName !== state.run.processName) state.run.resumptions++
     state.run.processName = processName
     state.run.begunAt = startedAt
     state.run.at = 0
-    // Calls that started before their reply was whole do not belong to the reply that is asked for again.
+    // Calls started before their incomplete reply do not belong to the reply requested again.
     if (state.turn?.isEarlier === false && state.turn.message === undefined) state.turn = undefined
     return
   }
@@ -1017,7 +1006,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
   }
 }
 
-/** Returns the message of a reply in the thread. */
+/** Returns a reply's message in the thread. */
 export const messageOf = (response: Response.Response): Message.Message =>
   Outcomes.assistantMessage(response, Response.actionableCalls(response), response.message?.reasoning)
 
@@ -1030,7 +1019,7 @@ const newTurn = (response: Response.Response | undefined): Turn => ({
   open: 0
 })
 
-/** Adds a reply. Calls that started before it was whole become its calls. */
+/** Adds a reply. Calls started before its completion become its calls. */
 const replyReceived = (state: State, run: Run, { requestId, response, stepIndex }: Records.ReplyReceived): void => {
   answerBehind(state)
   const early = state.turn?.message === undefined ? state.turn?.calls : undefined
@@ -1046,10 +1035,7 @@ const replyReceived = (state: State, run: Run, { requestId, response, stepIndex 
   state.turn = turn
 }
 
-/**
- * Returns the turn that a record about a call belongs to. A call that belongs to no turn starts before its reply is
- * whole.
- */
+/** Returns the turn of a call record. A call without a turn starts before its reply is complete. */
 const turnWith = (state: State, id: string): Turn => {
   if (state.turn?.calls.has(id) === true || state.turn?.isEarlier === false) return state.turn
   answerBehind(state)
@@ -1085,7 +1071,7 @@ const attemptFailed = (state: State, { toolCallId }: Records.AttemptFailed): voi
   setCall(turn, toolCallId, { ...known(call), ...(turn.isEarlier ? { _tag: "Granted", answers } : { _tag: "Asked" }) })
 }
 
-/** Notes that a call halted, asked or failed beside the started ones. */
+/** Notes that a call halted, asked or failed beside the started calls. */
 const noteBeside = (turn: Turn, id: string): void => {
   for (const [other, call] of turn.calls) {
     if (call._tag === "Started") turn.calls.set(other, { ...call, beside: [...call.beside ?? [], id] })
@@ -1096,7 +1082,9 @@ const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
   if (nestedUsage !== undefined) run.nestedUsage = Response.sumUsage([run.nestedUsage, nestedUsage])
 }
 
-/** Returns the outcome of an answered call. A cancelled call was stopped only if its stop, or that of the run, is. */
+/**
+ * Returns an answered call's outcome. A cancelled call counts as stopped only if its stop, or the run's, was requested.
+ */
 const cameOf = ({ run, stop }: State, reason: Records.CallEnded["reason"], id: string): Came => {
   if (reason === "unknown_effect") return "unknown"
   if (reason === "abandoned") return "refused"
@@ -1104,14 +1092,14 @@ const cameOf = ({ run, stop }: State, reason: Records.CallEnded["reason"], id: s
   return reason === "cancelled" && isRequested === true ? "stopped" : "ended"
 }
 
-/** Returns the requests to stop calls that are not answered. A request for a call inside another one is for both. */
+/** Returns the stop requests for unanswered calls. A request for a call inside another call counts for both. */
 export const callStopsIn = ({ run, turn }: State): ReadonlyArray<Records.StopRequested> => {
   const stops = run?.callStops ?? []
   if (stops.length === 0) return stops
   return stops.filter(({ call }) => isOpenCall(turn, CallPaths.parse(call)?.path[0]))
 }
 
-/** Tells whether the open turn has a call, without its answer. */
+/** Returns `true` if the open turn has a call still without an answer. */
 export const isOpenCall = (turn: State["turn"], id: string | undefined): boolean => {
   const call = id === undefined ? undefined : turn?.calls.get(id)
   return call !== undefined && call._tag !== "Answered"
@@ -1133,7 +1121,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   completeEarlier(state)
 }
 
-/** Notes how a call of an earlier turn ends the run, since no later step contains it. */
+/** Notes how an earlier turn's call ends the run, since no later step contains the call. */
 const noteHalt = (run: Run, turn: Turn, call: Call): void => {
   if (!turn.isEarlier) return
   const { id } = call.toolCall
@@ -1165,7 +1153,7 @@ const callSettled = (state: State, record: Records.CallSettled): void => {
   else if (findWaiting(state, record.id) !== undefined) state.run.settlements.push(record)
 }
 
-/** Returns the halt of a call, or the question that it waits with. */
+/** Returns a call's halt, or the question it waits with. */
 const haltOf = (call: Call | undefined): Event.Halt | undefined => {
   if (call?._tag === "Answered") return call.halt
   const question = call?._tag === "Waiting" ? call.suspensions.find(isOwnQuestion(call)) : undefined
@@ -1224,7 +1212,7 @@ const stepCompleted = (state: State, run: Run, record: Records.StepCompleted): v
   run.spent = null
 }
 
-/** Notes what rules say about a request. A reply to an earlier one does not count. */
+/** Notes the rules' additions to a request. A reply to an earlier request does not count. */
 const stepPrepared = (state: State, run: Run, record: Records.StepPrepared): void => {
   const { attempt, delivered = [], messages, notes, spent, stepIndex } = record
   for (const id of delivered) resolve(state, id, { became: "delivered", requestId: run.requestId, stepIndex })
@@ -1238,15 +1226,15 @@ const stepPrepared = (state: State, run: Run, record: Records.StepPrepared): voi
   if (spent !== undefined) run.spent = spent
 }
 
-/** Returns the usage of the nested runs of a run so far, as its records have it. */
+/** Returns the recorded nested usage of a run so far. */
 export const nestedUsageOf = ({ nestedUsage, steps }: Pick<Run, "nestedUsage" | "steps">): Response.Usage | null =>
   Response.sumUsage([steps.at(-1)?.nestedUsage ?? null, nestedUsage])
 
-/** Returns the usage of a run and of its nested runs so far, as its records have it. */
+/** Returns the recorded usage of a run and its nested runs so far. */
 export const totalUsageOf = (run: Pick<Run, "nestedUsage" | "spent" | "steps">): Response.Usage | null =>
   Response.sumUsage([...run.steps.map(({ result }) => result.response.usage), run.spent, nestedUsageOf(run)])
 
-/** Returns the outcomes of the calls of the run so far. */
+/** Returns the outcomes of the run's calls so far. */
 export const reportSoFar = (state: State): StopReport =>
   state.run === undefined ? { stopped: [], ended: [], refused: [], unknown: [] } : reportOf(state.run, state, [])
 
@@ -1263,7 +1251,7 @@ const reportOf = ({ came }: Run, { turn }: State, abandoned: ReadonlyArray<Event
   return report
 }
 
-/** Restores the values from before a run of which no call has started. */
+/** Restores the values from before a run without started calls. */
 const giveBack = (state: State, run: Run): void => {
   const { before, settlements, taken } = run
   Object.assign(state, before, { turn: before.turn && copyTurn(before.turn), run: undefined, stop: undefined })
@@ -1284,7 +1272,7 @@ const becameOf = ({ haltedReason, status }: Records.RunEnded): Records.Receipt["
   return status === "stopped" ? "stopped" : "completed"
 }
 
-/** Returns the outcome of a run that has ended, unless it was a step that only ran tools. */
+/** Returns an ended run's outcome, unless it was a step that only ran tools. */
 const lastRunOf = (
   { error, haltedReason = "error", metadata, output, rule, status }: Records.RunEnded,
   finalized: string | undefined
@@ -1300,10 +1288,10 @@ const lastRunOf = (
   return { outcome: haltedReason, error: { detail, reason: reason === "unknown" ? haltedReason : reason } }
 }
 
-/** Tells whether a run that fails gives back what it has taken: no call has started, and no step is whole. */
+/** Returns `true` if a failing run gives back everything it took: no call has started, and no step is whole. */
 export const isUnstarted = ({ hasStarted, steps }: Run): boolean => !hasStarted && steps.length === 0
 
-/** Returns the result of a nested run with its errors as they were recorded from. */
+/** Returns a nested run's result with its errors restored. */
 const resultOf = (result: Event.WireResult): Event.WireResult => {
   const { finalResponse, outcome, structuredFinalize } = result
   return {
@@ -1354,11 +1342,11 @@ const runEnded = (state: State, run: Run, record: Records.RunEnded): void => {
   refuseOpen(state, Outcomes.refusalOf({ haltedReason, rule: record.rule?.name, finalized }))
 }
 
-/** Returns the reason for which a message is refused that comes after the last run: that of its end. */
+/** Returns the refusal reason for a message after the last run, given by that run's end. */
 const refusalAfter = ({ finalized, outcome, rule }: Partial<Records.LastRun> = {}): string =>
   Outcomes.refusalOf({ haltedReason: outcome ?? "", rule: rule?.name, finalized })
 
-/** Returns the rule that made the last step the last one, and what else did: `"max_turns"`. */
+/** Returns the rule that made the last step final, or the other reason: `"max_turns"`. */
 const finalizedBy = (steps: Run["steps"]): string | undefined => {
   const last = steps.at(-1)?.notes["last"]
   return typeof last === "string" && last !== "output" && last !== "structured" ? last : undefined
@@ -1388,8 +1376,8 @@ const inRun = (state: State, run: Run, record: Records.Record): void => {
 }
 
 /**
- * Applies a record. The same records give the same state in every process. A record that does not fit its position
- * changes nothing.
+ * Applies a record. The same records give the same state in every process. A record in the wrong position changes
+ * nothing.
  */
 export const apply = (state: State, record: Records.Record): void => {
   const text = Records.textOf(record)
@@ -1398,7 +1386,7 @@ export const apply = (state: State, record: Records.Record): void => {
   change(state, record)
 }
 
-/** Applies a record that no journal has: the state keeps no fingerprint and no size. */
+/** Applies an unjournaled record: the state keeps no fingerprint and no size. */
 export const change = (state: State, record: Records.Record): void => {
   sessions.delete(state)
   applied(state, record)
@@ -1451,7 +1439,7 @@ const applied = (state: State, record: Records.Record): void => {
   }
 }
 
-/** Returns the state after records: a branch, if there are any. */
+/** Returns the state after records: a branch, if there are any records. */
 export const after = (state: State, records: ReadonlyArray<Records.Record>): State => {
   if (records.length === 0) return state
   const next = copyOf(state)
@@ -1459,20 +1447,20 @@ export const after = (state: State, records: ReadonlyArray<Records.Record>): Sta
   return next
 }
 
-/** Returns the size of a session after a record of so many bytes. */
+/** Returns a session's size after a record with `more` bytes. */
 const sizeAfter = ({ bytes, turns }: Size, record: Records.Record, more: number): Size => {
   if (record._tag !== "Opened") return { bytes: bytes + more, turns: turns + Number(record._tag === "StepCompleted") }
   const replies = record.session.thread.messages.filter(SharedMessages.isReply)
   return { bytes: more, turns: replies.length }
 }
 
-/** Returns a record with the labels of the state, which another process may have changed since it was made. */
+/** Returns a record with the state's labels, which another process may have changed meanwhile. */
 const labelledAs = ({ labels }: State, given: Records.Opened): Records.Opened => {
   const { labels: _, ...record } = given
   return Object.keys(labels).length === 0 ? record : { ...record, labels }
 }
 
-/** Returns records as they follow a state: with its labels, and the fingerprints of what is before them. */
+/** Returns records sealed to follow a state: with its labels, and the fingerprints of earlier records. */
 export const sealed = (state: State, records: Records.Records): Records.Records => {
   let { fingerprint } = state
   const next = (given: Records.Record): Records.Record => {
@@ -1491,12 +1479,12 @@ export const initial = (id?: string): State => stateOf(SessionData.make(id === u
 // Questions about the state.
 
 /**
- * The work that is left in a session, which names the operation to call:
+ * The work left in a session, naming the operation to call:
  *
  * - `"resume"`: a run was interrupted: `Session.resume`
  * - `"reply"`: a message was submitted: `Session.reply` with the message, after `Session.recover` in status `error`
  * - `"continue"`: calls were settled: `Session.continue`
- * - `"wait"`: a call waits for an answer from outside
+ * - `"wait"`: a call waits for an outside answer
  * - `"nothing"`: the session waits for its next message, or is nested and waits for its parent
  *
  * @category models
@@ -1504,7 +1492,7 @@ export const initial = (id?: string): State => stateOf(SessionData.make(id === u
  */
 export type Next = "resume" | "reply" | "continue" | "wait" | "nothing"
 
-/** Returns the work that is left. */
+/** Returns the work left. */
 export const next = (state: State): Next => {
   const { answered, inbox, parent, run, status, turn } = state
   if (parent !== undefined) return "nothing"
@@ -1517,43 +1505,40 @@ export const next = (state: State): Next => {
 }
 
 /**
- * Data that a store keeps with the version of a session, so that sessions are listed, and those with work left found,
- * without reading journals. Records inside a run do not change it.
+ * Data a store keeps with a session's version, so that sessions are listed, and those with work left found, without
+ * reading journals. Records inside a run do not change the summary.
  *
  * @category models
  * @since 0.1.0
  */
 export interface Summary {
-  /** The work that is left. */
+  /** Work left. */
   readonly next: Next
-  /** The status of the session. While a run is open, `"idle"` unless one of its calls waits. */
+  /** Session status. During an open run, `"idle"` unless one of its calls waits. */
   readonly status: Session["status"]
-  /** Number of times that the open run was resumed. Left out where there is none. */
+  /** Number of times the open run was resumed. Left out without an open run. */
   readonly resumptions?: number
-  /** Time at which the first suspension expires, in milliseconds since 1970. Left out where none does. */
+  /** Time of the first expiry, in milliseconds since 1970. Left out if nothing expires. */
   readonly expiresAt?: number
   /**
-   * The `haltedReason` of the last run that has ended: `"error"` where it failed, `"abandoned"` where it was abandoned.
-   * Left out where none has.
+   * `haltedReason` of the last ended run: `"error"` for a failed run, `"abandoned"` for an abandoned run. Left out if
+   * no run has ended.
    */
   readonly lastOutcome?: string
-  /** The error of that run. Left out unless it failed. */
+  /** Error of that run. Left out unless it failed. */
   readonly error?: Records.RunError
   /**
-   * The title that a person has given the session (`Session.label`), else the first message of the user, in one line of
-   * at most 120 characters. Left out where there is neither.
+   * Title a person has given the session (`Session.label`), otherwise the first user message, in one line of at most
+   * 120 characters. Left out if both are missing.
    */
   readonly title?: string
-  /**
-   * The last message of the user or of the model with a text, in one line of at most 120 characters. Left out where
-   * there is none.
-   */
+  /** Last user or model message with a text, in one line of at most 120 characters. Left out if absent. */
   readonly lastLine?: string
-  /** `true` where a person has pinned the session. Left out otherwise. */
+  /** `true` if a person has pinned the session. Left out otherwise. */
   readonly pinned?: boolean
-  /** The agent that runs the session. Left out where none does. */
+  /** Agent running the session. Left out without an agent. */
   readonly agent?: string
-  /** The session that this one branched from. Left out for any other session. */
+  /** Session this one branched from. Left out for other sessions. */
   readonly forkedFrom?: NonNullable<Records.Origin["forkedFrom"]>
 }
 
@@ -1567,7 +1552,7 @@ const lineOf = (message: Message.Message | undefined): string | undefined => {
   return line.slice(0, longestLine).replace(/[\uD800-\uDBFF]$/, "").trimEnd() || undefined
 }
 
-/** Returns the title of the session, and of the model or the user the last message with a text. */
+/** Returns the session title, and the last model or user message with a text. */
 const linesOf = (state: State): Pick<Summary, "lastLine" | "title"> => {
   const messages = SharedMessages.list(threadOf(state))
   const submitted = state.inbox[0]?.message
@@ -1578,7 +1563,7 @@ const linesOf = (state: State): Pick<Summary, "lastLine" | "title"> => {
   return { ...(title === undefined ? {} : { title }), ...(lastLine === undefined ? {} : { lastLine }) }
 }
 
-/** Returns the summary that a store keeps of the session. */
+/** Returns the session summary kept by a store. */
 export const summaryOf = (state: State): Summary => {
   const { labels: { pinned }, lastRun, origin: { agent, forkedFrom }, run } = state
   const left = next(state)
@@ -1599,12 +1584,12 @@ export const summaryOf = (state: State): Summary => {
   }
 }
 
-/** The reason to close an interrupted run: another operation, which keeps settled calls, or `Session.abandon`. */
+/** Reason to close an interrupted run: another operation, which keeps settled calls, or `Session.abandon`. */
 export type Leaving = "operation" | "abandon"
 
 /**
- * Returns the records that close an open run and its turn. An incomplete reply is dropped. `inside` are the steps of
- * the runs that its calls have started: what a run has spent stays spent.
+ * Returns the records closing an open run and its turn. An incomplete reply is dropped. `inside` has the steps of runs
+ * started by its calls: a run's spending stays spent.
  */
 export const closing = (
   state: State,
@@ -1625,7 +1610,7 @@ export const closing = (
   }]
 }
 
-/** Returns the steps of the open run, and that in progress, as a rule counts them. */
+/** Returns the open run's steps, and the current step, as counted by a rule. */
 export const stepsOf = ({ run, turn }: State): ReadonlyArray<RunJournal.Inside> => {
   const { noted = noNotes, steps = [] } = run ?? {}
   const reply = turn?.isEarlier === false ? turn.response : undefined
@@ -1635,7 +1620,7 @@ export const stepsOf = ({ run, turn }: State): ReadonlyArray<RunJournal.Inside> 
   ]
 }
 
-/** Returns the answers of the open calls of a run that fails for good before one of them has started. */
+/** Returns the answers of a run's open calls when it fails for good before any has started. */
 export const failing = (state: State): ReadonlyArray<Records.Record> =>
   state.run === undefined ? [] : closingAnswers(state, state.run, "abandon", "the run failed")
 
@@ -1652,18 +1637,19 @@ const closingAnswers = (
     return [{ _tag: "CallEnded", requestId, message: withdrawn(call, left), reason }]
   })
 
-/** Tells whether the handler of a call had started before the call waited: its gates are not asked again. */
+/** Returns `true` if a call's handler had started before the call waited: its gates are not asked again. */
 export const hasStarted = ({ answers, attempt, resume }: Granted): boolean =>
   attempt > 0 || answers.length > 0 || resume !== undefined
 
 /**
- * Tells whether a call may have had its effect: it has started, and has no answer or waits for a verdict about that.
+ * Returns `true` if a call may have had its effect: it has started, and has no answer or waits for a verdict about its
+ * effect.
  */
 export const isInDoubt = (call: Call): boolean =>
   call._tag === "Started" || call._tag === "Granted" && hasStarted(call) && call.attempt !== call.resume?.attempt
   || call._tag === "Waiting" && call.suspensions.some(({ kind }) => kind === "unknown")
 
-/** Returns the record that a journal continues with, in place of its earlier records or of a session that changed. */
+/** Returns the record a journal continues with, replacing its earlier records or a changed session. */
 export const openedBy = (state: State, session: Session): Records.Opened => {
   const calls = callsOf(state).flatMap((call) => {
     const { _tag, attempt, idempotencyKey, toolCall } = call
@@ -1684,16 +1670,16 @@ export const openedBy = (state: State, session: Session): Records.Opened => {
   return calls.length === 0 ? opened : { ...opened, calls: Object.fromEntries(calls) }
 }
 
-/** Tells whether the run still works the calls of an earlier turn. */
+/** Returns `true` while the run still works an earlier turn's calls. */
 export const isOpening = ({ run, turn }: State): boolean =>
   run !== undefined && run.steps.length === 0 && turn?.isEarlier !== false &&
   Array.from(run.before.turn?.calls.values() ?? []).some(({ _tag }) => _tag === "Granted")
 
-/** Returns the updates of the context by handlers of the run so far. */
+/** Returns the context updates by the run's handlers so far. */
 export const contextUpdateOf = ({ run, turn }: State): Json.JsonObject | undefined =>
   Fold.mergeUpdates([run?.context, turn?.isEarlier === true ? updateIn(turn) : undefined])
 
-/** Returns the halt that decides among the calls of an earlier turn, by the rule of a turn. */
+/** Returns the deciding halt among an earlier turn's calls, by the rule of a turn. */
 export const decidingHalt = (
   { run }: State,
   { haltPrecedence }: Pick<Policy.Policy, "haltPrecedence">
@@ -1702,7 +1688,7 @@ export const decidingHalt = (
   return (haltPrecedence === "request" ? halts.toSorted((left, right) => left.place - right.place) : halts)[0]?.halt
 }
 
-/** Describes a problem with a record about a call. */
+/** Describes a problem with a call record. */
 const problemOfCall = (
   turn: Turn | undefined,
   record: Records.CallStarted | Records.AttemptFailed | Records.CallEnded | Records.CallWaits
@@ -1723,10 +1709,12 @@ const problemOfCall = (
   return attempt === call.attempt + 1 ? undefined : `${has} in attempt ${attempt}, after ${call.attempt}`
 }
 
-/** The ends of a run that may leave a turn without its `StepCompleted`. */
+/** Endings of a run that may leave a turn without its `StepCompleted`. */
 const broken: ReadonlySet<string> = new Set(["abandoned", "cancelled", "error"])
 
-/** Describes a problem with the messages that a step gets: each is open, named once, and among those of the step. */
+/**
+ * Describes a problem with messages delivered to a step: each must be open, named once, and among those of the step.
+ */
 const problemOfDelivery = (
   { inbox }: State,
   { delivered = [], messages = [] }: Records.StepPrepared
@@ -1744,7 +1732,7 @@ const problemOfDelivery = (
   return undefined
 }
 
-/** Describes a problem with a record of a run. */
+/** Describes a problem with a run record. */
 const problemInRun = (state: State, record: Records.Record): string | undefined => {
   const { run, stop, turn } = state
   const steps = run?.steps.length ?? 0
@@ -1833,7 +1821,7 @@ const problemOf = (state: State, record: Records.Record, isFirst: boolean): stri
   }
 }
 
-/** Describes the problems of a journal's records, in their order. */
+/** Describes the problems of a journal's records, in order. */
 export const problemsOf = (records: ReadonlyArray<Records.Record>): ReadonlyArray<string> => {
   const state = initial()
   return records.flatMap((record, index) => {

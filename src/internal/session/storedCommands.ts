@@ -1,6 +1,6 @@
 /**
- * The commands of other processes to a session of a store: a stop of its run, a message for its next run, its
- * labels, and a branch of its conversation. Public as `Session`.
+ * Commands from other processes to a kept session: stopping its run, a message for its next run, its labels, and a
+ * branch of its conversation. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -42,51 +42,47 @@ const appended = (
  * @since 0.1.0
  */
 export interface StopReceipt {
-  /** The id of the request, for `Session.receipt`. Left out where no run, or no such call, was open. */
+  /** Request id, for `Session.receipt`. Left out if no run, or no such call, was open. */
   readonly id?: string
-  /**
-   * The version of the journal that contains the request. From here on the stop is honoured, even if the process
-   * dies.
-   */
+  /** Journal version containing the request. From here on the stop is honoured, even if the process dies. */
   readonly accepted: number
-  /** Waits until the run has ended, and reports what became of its calls. */
+  /** Waits until the run has ended, and reports its calls' outcomes. */
   readonly ended: Effect.Effect<States.StopReport, Journals.StoreError, Journals.Store>
 }
 
 /**
- * Options of a stop.
+ * Stop options.
  *
  * @category options
  * @since 0.1.0
  */
 export interface StopOptions {
-  /** The sender of the request, as recorded in the journal. Left out by default. */
+  /** Sender of the request, recorded in the journal. Left out by default. */
   readonly by?: string
 }
 
 /**
- * Options of a stop.
+ * Stop options.
  *
  * @category options
  * @since 0.1.0
  */
 export interface RunStopOptions extends StopOptions {
   /**
-   * The call that alone is to stop, by its id, or, in a run inside handlers, by its path, such as `"c0/c1"`: the id of
-   * a suspension names it as well. The run continues, and the model reads that the call was stopped. The whole run is
-   * stopped by default.
+   * Single call to stop, by its id, or, in a run inside handlers, by its path, such as `"c0/c1"`; a suspension id works
+   * as well. The run continues, and the model reads that the call was stopped. By default the whole run is stopped.
    */
   readonly call?: string
 }
 
 const nothing: States.StopReport = { stopped: [], ended: [], refused: [], unknown: [] }
 
-/** Interval at which the end of a run is looked for. */
+/** Interval for checking whether a run has ended. */
 const endPoll: Duration.Input = "25 millis"
 
 const byOf = ({ by }: StopOptions): { readonly by?: string } => by === undefined ? {} : { by }
 
-/** Tells whether a session has a call without an answer, which an open run inside another call may have. */
+/** Returns `true` if a session has an unanswered call, possibly in an open run inside another call. */
 const hasOpenCall = (
   id: string,
   { run, turn }: States.State,
@@ -106,8 +102,8 @@ const hasOpenCall = (
   })
 
 /**
- * Asks the run of a session, or one of its calls, to stop, in whichever process it runs. If the owner is gone, the next
- * owner honours the request.
+ * Asks a session's run, or one of its calls, to stop, whichever process runs the session. If the owner is gone, the
+ * next owner honours the request.
  */
 export const stop = (
   id: string,
@@ -147,9 +143,7 @@ export const stop = (
     }
   })
 
-/**
- * Ends the remembered approvals of a tool, also while another process runs the session. Tells whether there was one.
- */
+/** Ends a tool's remembered approvals, even while another process runs the session. Returns whether there were any. */
 export const disallow = (
   id: string,
   name: string,
@@ -202,57 +196,57 @@ const untilEnded = (
  * @since 0.1.0
  */
 export interface SubmitReceipt {
-  /** The id of the submission, which the run that takes the message records. */
+  /** Submission id, recorded by the run that takes the message. */
   readonly id: string
-  /** The version of the journal that contains the message. */
+  /** Journal version containing the message. */
   readonly accepted: number
 }
 
 /**
- * Options of a submission.
+ * Submission options.
  *
  * @category options
  * @since 0.1.0
  */
 export interface SubmitOptions<E = never> {
   /**
-   * The id of the submission. The same message under the same id is accepted once, among the last 1,000 commands of the
-   * session. A new id by default.
+   * Submission id. The same message under the same id is accepted once, among the session's last 1,000 commands.
+   * Defaults to a new id.
    */
   readonly id?: string
   /**
-   * The run that gets the message. `"next"`: the next run begins with it. `"steer"`: the run under way gets it between
-   * two steps, and before its end where it would complete. `"follow"`: it gets the message where it would complete, and
-   * makes another step. `"next"` by default.
+   * The run to get the message. `"next"`: the next run begins with the message. `"steer"`: the active run gets the
+   * message between two steps, and before its end if it would complete. `"follow"`: the active run gets the message
+   * when it would complete, and makes another step. Defaults to `"next"`.
    */
   readonly mode?: "next" | "steer" | "follow"
   /**
-   * The treatment of a message with another mode that the run ends without, or that comes while no run is under way.
-   * `"next"` leaves it to the next run, `"refuse"` does not. `"next"` by default.
+   * Treatment of a message in another mode if the run ends without the message, or no run is active. `"next"` leaves
+   * the message to the next run, `"refuse"` refuses the message. Defaults to `"next"`.
    */
   readonly otherwise?: "next" | "refuse"
   /**
-   * The path of a call, such as `"c0"` or `"c0/c1"`, whose handler has a run under way: that run gets the message, of
-   * several the one begun last. Where none is under way, and where that run ends without it, the message is refused.
-   * It needs the mode `"steer"` or `"follow"`. The session's own run gets the message by default.
+   * Path of a call, such as `"c0"` or `"c0/c1"`, with an active nested run: that run gets the message, the latest if
+   * there are several. Without an active run, and if that run ends without the message, it is refused. Requires mode
+   * `"steer"` or `"follow"`. By default the session's own run gets the message.
    */
   readonly to?: string
-  /** The sender of the message, as recorded in the journal. Left out by default. */
+  /** Sender of the message, recorded in the journal. Left out by default. */
   readonly by?: string
-  /** The tools of the client that sends the message. None by default. */
+  /** Tools of the sending client. None by default. */
   readonly clientTools?: Records.ClientTools
-  /** The origin of the session that the message creates. None by default. */
+  /** Origin of the session created by the message. None by default. */
   readonly origin?: Records.Origin
   /**
-   * Refuses a message, by the session that it would be added to, or `undefined` for one that it would create. Called
-   * again where another writer was faster, and not for a repeated message. Accepts every message by default.
+   * Refuses a message, given the session it would be added to, or `undefined` for a session it would create. Called
+   * again if another writer was faster, and never for a repeated message. Accepts every message by default.
    */
   readonly check?: (kept: Kept.Kept | undefined) => Effect.Effect<unknown, E>
-  /** The session as it was read before. It is read anew by default, and where another writer was faster. */
+  /** Previously read session. By default, and if another writer was faster, it is read again. */
   readonly known?: Kept.Kept
 }
 
-/** The kinds of what a message is submitted with. */
+/** Option kinds for submissions. */
 export const submissionKinds = { id: Values.name, by: Values.text, clientTools: Values.clientTools }
 
 const modes = {
@@ -296,7 +290,7 @@ export const submission = (
   ...byOf(by === undefined ? {} : { by })
 })
 
-/** Describes the option that does not go with `to`, if one does not. */
+/** Describes an option incompatible with `to`, if any. */
 const misplacedTo = (
   { mode = "next", otherwise, to }: Pick<SubmitOptions, "mode" | "otherwise" | "to">
 ): string | undefined => {
@@ -305,10 +299,7 @@ const misplacedTo = (
   return otherwise === "next" ? "otherwise must be \"refuse\" with to: no later run gets the message" : undefined
 }
 
-/**
- * Appends a message to a session, for the next run to take. Creates the session if it does not exist, in the same
- * append.
- */
+/** Appends a message to a session, for the next run to take. Creates a missing session in the same append. */
 export const submit = <E = never>(
   id: string,
   content: Message.Content,
@@ -351,8 +342,8 @@ export const submit = <E = never>(
   })
 
 /**
- * Takes a submitted message back. Returns `true` where this withdrawal did it, and `false` where there is no such
- * message, or a run has it.
+ * Takes a submitted message back. Returns `true` if this withdrawal did so, and `false` for an unknown message, or one
+ * taken by a run.
  */
 export const withdraw = (
   id: string,
@@ -367,7 +358,7 @@ export const withdraw = (
     while (States.isUnsettled(state, messageId)) {
       const time = yield* Clock.currentTimeMillis
       const withdrawn: Records.MessageWithdrawn = { _tag: "MessageWithdrawn", id: messageId, time, ...byOf(options) }
-      // The journal that has the message decides.
+      // The journal with the message decides.
       const passed = States.passedOn(state, messageId)
       const settled = passed && (yield* Nested.settledIn(store, passed, withdrawn))
       isOwn ||= settled?.isOwn === true && settled.fate.became === "withdrawn"
@@ -384,12 +375,12 @@ export const withdraw = (
 
 // Labels.
 
-/** Longest title of a session, in characters. */
+/** Longest session title, in characters. */
 const longestTitle = 120
 
 /**
- * Tells whether a text can be a title: one line of bounded length that shows something. Control and direction
- * characters, which change what is read around them, and halves of characters are none of it.
+ * Returns `true` if a text can be a title: one line of bounded length with visible content. Control and direction
+ * characters, which change the surrounding text, and lone surrogates are not allowed.
  */
 const isTitle = (text: string): boolean =>
   text.length <= longestTitle
@@ -397,42 +388,42 @@ const isTitle = (text: string): boolean =>
   && !/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Bidi_Control}]/u.test(text)
 
 /**
- * The labels of a session, as lists have them.
+ * Session labels, as in lists.
  *
  * @category models
  * @since 0.1.0
  */
 export interface LabelReceipt {
-  /** The version of the journal that contains the labels. */
+  /** Journal version containing the labels. */
   readonly accepted: number
-  /** The title: the given one, else the first message of the user. Left out where there is neither. */
+  /** Title: as given, otherwise the first user message. Left out if both are missing. */
   readonly title?: string
-  /** `true` where the session is pinned. */
+  /** `true` if the session is pinned. */
   readonly pinned: boolean
 }
 
 /**
- * Changes of the labels of a session.
+ * Changes to session labels.
  *
  * @category options
  * @since 0.1.0
  */
 export interface LabelOptions<E = never> {
   /**
-   * The title: one line of at most 120 characters, without control and direction characters. `null` gives the session
-   * the title of its first message again. Unchanged by default.
+   * Title: one line of at most 120 characters, without control and direction characters. `null` restores the title from
+   * the first message. Unchanged by default.
    */
   readonly title?: string | null
-  /** `true` pins the session, `false` does the opposite. Unchanged by default. */
+  /** `true` to pin the session, `false` to unpin. Unchanged by default. */
   readonly pinned?: boolean
-  /** The sender of the change, as recorded in the journal. Left out by default. */
+  /** Sender of the change, recorded in the journal. Left out by default. */
   readonly by?: string
   /**
-   * Refuses a change, by the session that it would be made to. Called again where another writer was faster, and not
-   * for labels that the session has. Accepts every change by default.
+   * Refuses a change, given the session to be changed. Called again if another writer was faster, and never for
+   * unchanged labels. Accepts every change by default.
    */
   readonly check?: (kept: Kept.Kept) => Effect.Effect<unknown, E>
-  /** The session as it was read before. It is read anew by default, and where another writer was faster. */
+  /** Previously read session. By default, and if another writer was faster, it is read again. */
   readonly known?: Kept.Kept
 }
 
@@ -444,7 +435,7 @@ const knownLabelOptions = {
   known: Values.record
 } satisfies NamesOf<LabelOptions>
 
-/** Returns the record of a change of labels. */
+/** Returns the record of a label change. */
 const labelled = (
   { by, pinned, title }: LabelOptions<unknown>,
   time: number
@@ -465,7 +456,7 @@ const labelled = (
   })
 }
 
-/** Changes the labels of a session. Returns nothing where the session does not exist. */
+/** Changes session labels. Returns nothing if the session does not exist. */
 export const label = <E = never>(
   id: string,
   options: LabelOptions<E>
@@ -496,30 +487,29 @@ export const label = <E = never>(
 // Branches.
 
 /**
- * Options of a branch.
+ * Branch options.
  *
  * @category options
  * @since 0.1.0
  */
 export interface ForkOptions<E = never> {
-  /** The id of the new session. No other session has it. */
+  /** Id of the new session, unused by any other session. */
   readonly id: string
   /**
-   * The message before which the new session begins: the id under which a run took it or, for a message without an id,
-   * its place in the conversation, from 0.
+   * Message before which the new session begins: the id a run took it under or, for a message without an id, its
+   * position in the conversation, from 0.
    */
   readonly before: string | number
   /**
-   * The message with which the new session continues, in the same append. Its id is that of the new session by default.
-   * None by default.
+   * Message the new session continues with, in the same append. Its id defaults to the new session's. None by default.
    */
   readonly message?: Pick<SubmitOptions, "by" | "clientTools" | "id"> & {
-    /** The content of the message. */
+    /** Message content. */
     readonly content: Message.Content
   }
   /**
-   * Refuses a new session before it is written, by what the store will have of it. Not called for a repeated branch.
-   * Accepts every session by default.
+   * Refuses a new session before it is written, given its future stored form. Not called for a repeated branch. Accepts
+   * every session by default.
    */
   readonly check?: (kept: Kept.Kept) => Effect.Effect<unknown, E>
 }
@@ -534,8 +524,8 @@ export interface Forked {
   /** The new session. */
   readonly kept: Kept.Kept
   /**
-   * The calls of the earlier session behind the branch that may have had an effect, in their order. The new session
-   * does not undo them. Calls that were denied, or that no tool could take, are left out.
+   * Calls after the branch point in the earlier session that may have had an effect, in order. The new session does not
+   * undo these. Calls denied, or not accepted by any tool, are left out.
    */
   readonly calls: ReadonlyArray<Message.ToolCall>
 }
@@ -550,19 +540,19 @@ const knownForkOptions = {
   check: Values.fn
 } satisfies NamesOf<ForkOptions>
 
-/** The place of a branch: the session that it leaves, and the state in which the new one begins. */
+/** A branch point: the session it leaves, and the initial state of the new session. */
 interface Branch {
   readonly from: NonNullable<Records.Origin["forkedFrom"]>
   readonly state: States.State
 }
 
-/** A journal at its end, with the place before a message in it. */
+/** A journal at its end, with the place before a message. */
 interface Searched {
   readonly state: States.State
   readonly version: number
-  /** The place. `undefined` where the message is not in these records. */
+  /** Branch point. `undefined` if the message is not in these records. */
   readonly branch: Branch | undefined
-  /** Tells whether the state is the one that the journal had there: where it had none, the conversation is cut. */
+  /** `true` if the state is the journal's own at that place; otherwise the conversation is cut. */
   readonly isExact: boolean
 }
 
@@ -570,14 +560,14 @@ const isResting = ({ run, turn }: States.State): boolean => run === undefined &&
 
 const placeName = (place: number): string => `message-${place}`
 
-/** Returns a session that ends before a message in its conversation. */
+/** Returns a session ending before a message in its conversation. */
 const cutBefore = (state: States.State, place: number): States.State => ({
   ...States.copyOf(state),
   thread: SharedMessages.replacedFrom(state.thread, place, []),
   lastRun: undefined
 })
 
-/** Folds a journal, and finds the last place at which its session rested before a message. */
+/** Folds a journal, and finds the last place where its session rested before a message. */
 const search = (
   id: string,
   before: ForkOptions["before"]
@@ -612,7 +602,7 @@ const search = (
       )
     }))
 
-/** Tells whether a session has these messages, and `more` behind them that another one has as well. */
+/** Returns `true` if a session has these messages, followed by a message shared with another session. */
 const hasSame = (state: States.State, { thread }: Pick<States.State, "thread">, more: States.State): boolean => {
   const length = SharedMessages.length(thread)
   const [own, others] = [States.threadOf(state), States.threadOf(more)].map(SharedMessages.list)
@@ -622,8 +612,8 @@ const hasSame = (state: States.State, { thread }: Pick<States.State, "thread">, 
 }
 
 /**
- * Finds the place before a message of a session. A message that the session has of the one that it branched from is
- * looked for there: the new session is a branch of that one.
+ * Finds the place before a session's message. A message inherited from the session it branched from is searched there:
+ * the new session is a branch of that session.
  */
 const branchIn = (
   searched: Searched,
@@ -648,10 +638,10 @@ const branchIn = (
     return found !== undefined && hasSame(state, found.state, state) ? found : undefined
   })
 
-/** The codes of the answers of calls whose handlers never began. */
+/** Answer codes of calls whose handlers never began. */
 const unbegun = new Set(["denied", "unknown_tool", "invalid_arguments", "truncated_arguments"])
 
-/** Returns the calls behind a place in a conversation that may have had an effect. */
+/** Returns the calls after a place in a conversation that may have had an effect. */
 const callsBehind = (state: States.State, place: number): ReadonlyArray<Message.ToolCall> => {
   const messages = SharedMessages.list(States.threadOf(state)).slice(place)
   const codes = new Map(messages.map(({ code, toolCallId }) => [toolCallId, code]))
@@ -659,8 +649,8 @@ const callsBehind = (state: States.State, place: number): ReadonlyArray<Message.
 }
 
 /**
- * Returns the records of a branch. The settlements that its next run would report belong to the earlier session, and so
- * do its remembered approvals. The new session has the title that this one has now, and is not pinned.
+ * Returns the records of a branch. Settlements its next run would report belong to the earlier session, and so do
+ * remembered approvals. The new session has this session's current title, and is not pinned.
  */
 const recordsOf = (
   { from, state }: Branch,
@@ -677,7 +667,7 @@ const recordsOf = (
   return [opened, submission(message.id ?? id, message.content, message, time)]
 }
 
-/** Tells whether a session is the branch that a command asks for, given before. */
+/** Returns `true` if a session is the branch requested by a repeated command. */
 const isRepeated = (
   { origin: { forkedFrom }, receipts }: States.State,
   { from }: Branch,
@@ -688,10 +678,7 @@ const isRepeated = (
     && hash === (message === undefined ? undefined : Records.hashOfContent(message.content))
 }
 
-/**
- * Begins a new session with the conversation before a message of another one. The journal of the other one is only
- * read.
- */
+/** Begins a new session with the conversation before a message of another session, whose journal is only read. */
 export const fork = <E = never>(
   from: string,
   options: ForkOptions<E>

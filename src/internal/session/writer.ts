@@ -1,7 +1,7 @@
 /**
- * The writer holds a session while an operation runs: its state, and the version of the journal that the state
- * belongs to. It appends first and applies afterwards, so only durable records change the state. A session that is
- * not recorded has a writer without a store, whose records are applied at once.
+ * The writer holds a session while an operation runs: its state, and the matching journal version. It appends first and
+ * applies afterwards, so only durable records change the state. An unrecorded session has a writer without a store,
+ * whose records apply at once.
  *
  * @since 0.1.0
  */
@@ -37,36 +37,36 @@ export type KeepError = Journals.SessionConflict | Claims.SessionClaimed | Journ
 
 /** The recorder of nested runs: an operation, or a program. */
 export interface Parent {
-  /** Prefix of the ids of its nested runs. */
+  /** Id prefix of its nested runs. */
   readonly id: string
   readonly store: Journals.Service
   /** Fails when something cannot be recorded. The parent and all of its nested runs are then stopped. */
   readonly failed: Deferred.Deferred<never, KeepError>
-  /** Policy for a call whose effect is unknown, where its tool does not set one. */
+  /** Policy for a call with an unknown effect, if its tool sets no policy. */
   readonly afterCrash: Tool.AfterCrash | undefined
-  /** Tells whether the suspensions of its nested runs can be settled. */
+  /** `true` if its nested runs' suspensions can be settled. */
   readonly isAnswerable: boolean
-  /** The claim that its nested runs are under. */
+  /** Claim covering its nested runs. */
   readonly claim: Claims.OwnClaim | undefined
-  /** Tells whether its nested runs stop when the owner leaves. Those of a call that is under way continue. */
+  /** `true` if its nested runs stop when the owner leaves. Nested runs of a running call continue. */
   readonly isLeft: boolean
-  /** The writer of the operation, which passes messages on. `undefined` for a program. */
+  /** The operation's writer, which passes messages on. `undefined` for a program. */
   readonly recorder: Writer | undefined
 }
 
-/** The records of one append, in the order of their writers. */
+/** Records of one append, in the order of their writers. */
 interface Writing {
   readonly records: ReadonlyArray<Records.Record>
-  /** Owns the append of these records, if they are its first ones. */
+  /** Owns the append of these records, if they come first. */
   readonly running: Running
   /**
-   * Succeeds with `true` when the records are in the journal, and with `false` where the run was stopped before the
-   * start of a handler was. If they cannot be written, their writer waits until the operation is stopped.
+   * Succeeds with `true` when the records are in the journal, and with `false` if the run was stopped before a
+   * handler's start was written. If they cannot be written, their writer waits until the operation is stopped.
    */
   readonly written: Deferred.Deferred<boolean>
-  /** Tells whether its writer was interrupted: an intent that no append contains yet is then not written. */
+  /** `true` if its writer was interrupted: an intent not yet in an append is then dropped. */
   isWithdrawn: boolean
-  /** Tells whether nothing waits for it: the next owner writes it as well. */
+  /** `true` if nothing waits for the append: the next owner also writes these records. */
   readonly isPosted?: boolean
 }
 
@@ -74,79 +74,79 @@ const isReply = (record: Records.Record): boolean => record._tag === "ReplyRecei
 
 const requestIdOf = (record: Records.Record): string | undefined => "requestId" in record ? record.requestId : undefined
 
-/** Tells whether a record belongs to a run that has started. */
+/** Returns `true` if a record belongs to a started run. */
 const isOfRun = (record: Records.Record): boolean => "requestId" in record && record._tag !== "RunStarted"
 
-/** Tells whether a record announces a handler, or a message in another journal. */
+/** Returns `true` if a record announces a handler, or a message in another journal. */
 const isStart = ({ _tag }: Records.Record): boolean => _tag === "CallStarted" || _tag === "MessageForwarded"
 
-/** Tells whether a record announces what is about to begin, and reports nothing that has happened. */
+/** Returns `true` if a record announces something about to begin, reporting nothing that happened. */
 const isIntent = (record: Records.Record): boolean => isStart(record) || record._tag === "RunStarted"
 
-/** Tells whether a record of a run has its time. */
+/** Returns `true` if a run record carries its time. */
 const isTimed = (record: Records.Record): record is Extract<Records.Record, { readonly at?: number }> =>
   isOfRun(record) && record._tag !== "StepPrepared" && record._tag !== "StopRequested" &&
   record._tag !== "MessageForwarded"
 
-/** Tells whether records report what has happened in a run that has started. */
+/** Returns `true` if records report events in a started run. */
 const isReport = (records: ReadonlyArray<Records.Record>): boolean =>
   records.every((record) => isOfRun(record) && !isStart(record))
 
 /**
- * Tells whether a record closes the interrupted run of another owner. It is made from the known verdicts, and a later
- * one would be lost.
+ * Returns `true` if a record closes another owner's interrupted run. It is made from the known verdicts, and a later
+ * verdict would be lost.
  */
 const isAbandonment = (record: Records.Record): boolean =>
   record._tag === "RunEnded" && record.haltedReason === "abandoned"
 
-/** Tells whether a record is a command, which any process may append. */
+/** Returns `true` for a command, which any process may append. */
 const isCommand = ({ _tag }: Records.Record): boolean =>
   _tag === "StopRequested" || _tag === "MessageSubmitted" || _tag === "MessageWithdrawn" ||
   _tag === "MessageSettled" || _tag === "CallSettled" || _tag === "Labelled"
   || _tag === "ToolDisallowed"
 
 /**
- * Tells whether records may follow a command that their writer did not know of. A verdict changes the session that an
- * operation begins with, and a stop changes what becomes of a resumed run.
+ * Returns `true` if records may follow a command unknown to their writer. A verdict changes an operation's initial
+ * session, and a stop changes the fate of a resumed run.
  */
 const mayFollow = (records: Records.Records, command: Records.Record): boolean => {
   if (command._tag === "CallSettled") return records.every((record) => isOfRun(record) && !isAbandonment(record))
-  // A message is checked against the ones before it.
+  // A message is checked against those before.
   if (command._tag === "MessageSubmitted") return !records.some(({ _tag }) => _tag === "MessageSubmitted")
-  // A request that has the message is not made.
+  // A request with the message is not made.
   if (command._tag === "MessageWithdrawn") {
     return !records.some((record) => record._tag === "RunStarted" && record.takes?.id === command.id)
   }
   if (command._tag === "Labelled" || command._tag === "MessageSettled") return true
-  // A session that is written as a whole has the approvals that were forgotten.
+  // A session written as a whole has the approvals that were forgotten.
   if (command._tag === "ToolDisallowed") return !records.some(({ _tag }) => _tag === "Opened")
   return command._tag === "StopRequested" &&
     !records.some((record) => record._tag === "RunStarted" && record.resumes === true)
 }
 
-/** Tells whether a record continues an interrupted run. */
+/** Returns `true` if a record continues an interrupted run. */
 const isResumption = (record: Records.Record): boolean => record._tag === "RunStarted" && record.resumes === true
 
-/** Returns a function that tells whether a record ends the nested runs of a call. */
+/** Returns a test for records ending a call's nested runs. */
 const endsRunIn = (call: string | undefined) => (record: Records.Record): boolean =>
   record._tag === "RunEnded" || record._tag === "CallWaits" && record.toolCallId === call ||
   record._tag === "CallEnded" && record.message.toolCallId === call
 
-/** Returns a function that tells whether a writer is that of a nested run of a call. */
+/** Returns a test for writers of a call's nested runs. */
 const isIn = (id: string, call: string) => {
   const prefix = Nested.prefixOf(id, call)
   return (nested: { readonly id: string }): boolean => nested.id.startsWith(prefix)
 }
 
-/** Tells whether records change the summary of the session. Records inside a run do not. */
+/** Returns `true` if records change the session summary. Records inside a run do not. */
 const changesSummary = (records: Records.Records): boolean =>
   records.some((record) => !isOfRun(record) || record._tag === "RunEnded")
 
-/** Limits of one append, in records and approximate characters, unless a single writer exceeds them. */
+/** Size limits of one append, in records and approximate characters, exceeded only by a single writer. */
 const groupRecords = 256
 const groupCharacters = 1 << 20
 
-/** Returns the approximate length of a value as JSON. Stops counting at `limit`. */
+/** Returns a value's approximate length as JSON. Stops counting at `limit`. */
 const charactersOf = (value: unknown, limit: number): number => {
   const left = [value]
   let count = 0
@@ -161,87 +161,87 @@ const charactersOf = (value: unknown, limit: number): number => {
 }
 
 /**
- * The functions that return the calls which wait for their turn, of the operations under way in this process, by their
- * stores and sessions. A wait is in no journal: it ends with the process, and no next owner asks for it.
+ * Functions returning the calls waiting for their turn, for operations running in this process, by store and session.
+ * Waits are not journaled: they end with the process, and no next owner needs them.
  */
 const waiting = new WeakMap<Journals.Service, Map<string, () => ReadonlyArray<RunJournal.Waits>>>()
 
-/** Returns the calls of a session that wait for their turn, where this process runs it. */
+/** Returns a session's calls waiting for their turn, if this process runs the session. */
 export const waitsIn = (store: Journals.Service, id: string): ReadonlyArray<RunJournal.Waits> =>
   waiting.get(store)?.get(id)?.() ?? []
 
-/** Test hook, called each time the state has changed, to compare the state with the journal. */
+/** Test hook, called after each state change, to compare the state with the journal. */
 export const observed: { by: ((writer: Writer) => void) | undefined } = { by: undefined }
 
 /**
- * Appends the records of one operation, one append at a time, from all of its fibers.
+ * Appends one operation's records, one append at a time, from all of its fibers.
  *
  * **Details**
  *
- * Records written during an append are appended together after it (group commit). So are the records that several
- * calls of a turn write in the same turn of the event loop, together with their reply. The order is that of writing,
- * and the records of one `append` call are written all together or not at all.
+ * Records written during an append are appended together afterwards (group commit). So are records written by several
+ * calls in the same event loop turn, together with their reply. The order is the writing order, and the records of one
+ * `append` call are written all together or not at all.
  *
- * Other processes may append commands in between. If an append is preceded by nothing but commands, the writer
- * applies them and appends after them. Any other record comes from another owner, and the operation is stopped.
+ * Other processes may append commands in between. If only commands precede an append, the writer applies them first.
+ * Any other record comes from another owner, and the operation is stopped.
  */
 export class Writer implements Omit<Parent, "recorder" | "store"> {
-  /** The state that the records fold to. Only durable records change it. */
+  /** State folded from the records. Only durable records change the state. */
   readonly state: States.State
-  /** The version of the journal that the state belongs to. */
+  /** Journal version matching the state. */
   version: number
   readonly id: string
   readonly store: Journals.Service | undefined
-  /** The owner of the claim that the operation runs under. */
+  /** Owner of the operation's claim. */
   readonly owner: string | undefined
   /** Fails when an append does, or when the claim is lost. The operation and its parent are then stopped. */
   readonly failed: Deferred.Deferred<never, KeepError>
   readonly afterCrash: Parent["afterCrash"]
   readonly isAnswerable: boolean
-  /** Tells whether the operation is a run inside another one. */
+  /** `true` if the operation is a nested run. */
   readonly isNested: boolean
   readonly claim: Claims.OwnClaim | undefined
   readonly isLeft: boolean
-  /** The session that the program was given, and the session after closing an interrupted run. */
+  /** Session given to the program, and the session after closing an interrupted run. */
   readonly given: { readonly session: SessionData.Session; closed: SessionData.Session | undefined }
-  /** Records that no append contains yet, in order. */
+  /** Records not yet in an append, in order. */
   private waiting: Array<Writing> = []
-  /** Records of the append that is under way. */
+  /** Records in the current append. */
   private taken: ReadonlyArray<Writing> = []
-  /** Records that are not written, whose writers wait until the operation is stopped. */
+  /** Unwritten records, whose writers wait until the operation is stopped. */
   private readonly unwritten: Array<Writing> = []
   private isAppending = false
-  /** Starts the append that others may join at once. */
+  /** Starts the append others may join at once. */
   private begin: (() => void) | undefined
-  /** Number of replies that are not written yet. */
+  /** Number of unwritten replies. */
   private replies = 0
   /** Number of calls that may start or end at the same time. */
   private calls = 0
-  /** Makes `own`, where it is first needed. */
+  /** Makes `own` on first use. */
   private readonly context: Context.Context<never>
   private made: Running | undefined
-  /** Tells whether an append was abandoned: it may have been written, so nothing may be written after it. */
+  /** `true` after an abandoned append: it may have been written, so nothing may follow. */
   private isClosed = false
-  /** Distinguishes the appends of this writer from those of others. */
+  /** Distinguishes this writer's appends from others. */
   private readonly name = globalThis.crypto.randomUUID()
   private appends = 0
-  /** The calls of sub-agents: whatever has happened in them is in the journals of their runs. */
+  /** Calls of sub-agents: everything that happened inside is in their runs' journals. */
   private readonly subAgents = new Set<string>()
   private waits: (() => ReadonlyArray<RunJournal.Waits>) | undefined
-  /** The beginning of the run whose records it writes, and the time of the last one, as in `States.Run`. */
+  /** Start of the run whose records it writes, and the time of the last record, as in `States.Run`. */
   private times: Pick<States.Run, "at" | "begunAt"> | undefined
-  /** The last request to the model, until its reply is recorded. */
+  /** Last model request, until its reply is recorded. */
   request: RunJournal.Requested | undefined
-  /** The writer of the operation around a nested run. */
+  /** Writer of the operation around a nested run. */
   private readonly around: Writer | undefined
-  /** The writers of nested runs, in the order in which they began. */
+  /** Writers of nested runs, in starting order. */
   private inside: ReadonlyArray<Writer> = []
-  /** The open calls of an interrupted run, until a nested run of theirs begins: it is under way again by then. */
+  /** Open calls of an interrupted run, until one of their nested runs begins and is active again. */
   private readonly interrupted: Set<string>
-  /** The records about messages that this writer was given, by their tags and the ids of the messages. */
+  /** Message records given to this writer, by tag and message id. */
   private readonly posted = new Set<string>()
   private hasLeft = false
-  /** Listeners for a stop, by the ids of the runs. */
+  /** Stop listeners, by run id. */
   private readonly listeners = new Map<string, (stop: Records.StopRequested) => void>()
 
   constructor(
@@ -275,11 +275,11 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Appends records as a part of the run that owns `running`, which abandons the append if it does not end within the
-   * grace period of a stop. If the append fails, the caller waits here until the operation is stopped, so that
-   * nothing unrecorded continues. Only a reply is not awaited: its calls start after it. If the caller is
-   * interrupted, records of what has happened are appended nevertheless, and an intent is withdrawn unless an append
-   * contains it. Where there is no store, the records are applied when this is called.
+   * Appends records as part of the run that owns `running`, which abandons the append if it does not end within a
+   * stop's grace period. If the append fails, the caller waits here until the operation is stopped, so nothing
+   * unrecorded continues. Only a reply is not awaited: its calls start afterwards. If the caller is interrupted,
+   * reports are appended nevertheless, and an intent is withdrawn unless already in an append. Without a store, the
+   * records apply when this is called.
    */
   append(records: Records.Records, running = this.own): Effect.Effect<void> {
     if (this.store !== undefined) return Effect.asVoid(this.write(records, running))
@@ -288,15 +288,15 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Appends the start of a handler or of a request, as `append` does. Succeeds with `true` where it may start: its
-   * start is in the journal. Succeeds with `false` where its run was stopped before: a stop precedes it in the journal,
-   * or its append was abandoned.
+   * Appends the start of a handler or a request, like `append`. Succeeds with `true` if it may start: its start is in
+   * the journal. Succeeds with `false` if its run was stopped before: a stop precedes the start in the journal, or its
+   * append was abandoned.
    */
   start(record: Records.CallStarted | Records.StepPrepared, running: Running): Effect.Effect<boolean> {
     return this.write([record], running)
   }
 
-  /** Owns the appends that belong to no run. */
+  /** Owns appends outside any run. */
   private get own(): Running {
     return this.made ??= new Running(Settings.defaultGrace, this.context)
   }
@@ -318,26 +318,26 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     })
   }
 
-  /** Adds their times to records of a run: those at which they are given, in the order of the journal. */
+  /** Adds times to a run's records: when they were given, in journal order. */
   private timed([first, ...rest]: Records.Records, context: Context.Context<never>): Records.Records {
     const now = Context.get(context, Clock.Clock).currentTimeMillisUnsafe()
     const next = (record: Records.Record): Records.Record => {
       if (record._tag === "RunStarted") this.times = { begunAt: record.startedAt, at: 0 }
       if (!isTimed(record)) return record
       const { at, begunAt } = this.times ?? this.state.run ?? { at: 0, begunAt: now }
-      // The clock may be set back, and differs from that of another process.
+      // The clock may be set back, and differs from another process's clock.
       const times = this.times = { begunAt, at: Math.max(at, Math.round(now - begunAt)) }
       return { ...record, at: times.at }
     }
     return [next(first), ...rest.map(next)]
   }
 
-  /** Returns a time of the clock as a record of the run has it. */
+  /** Converts a clock time to the run's record time. */
   since(millis: number): number {
     return Math.max(0, Math.round(millis - (this.times?.begunAt ?? millis)))
   }
 
-  /** The times of the last request, as the record of its reply has them. */
+  /** Times of the last request, as recorded with its reply. */
   get requested(): Records.Requested | undefined {
     const { request } = this
     if (request === undefined) return undefined
@@ -351,9 +351,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     }
   }
 
-  /**
-   * Returns the times of the request of a reply, which is about to be recorded: once, and the model unless it says so.
-   */
+  /** Returns the request times for a reply about to be recorded, once, and the model, if not named by the reply. */
   requestedFor(reply: Response.Response): Partial<Records.Requested> {
     const { model, provider, ...times } = this.requested ?? {}
     this.request = undefined
@@ -364,7 +362,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     }
   }
 
-  /** Takes the function that returns the calls which wait for their turn, until the operation ends. */
+  /** Takes the function returning the waiting calls, until the operation ends. */
   working(waits: () => ReadonlyArray<RunJournal.Waits>): void {
     if (this.store === undefined) return
     const sessions = waiting.get(this.store) ?? new Map<string, () => ReadonlyArray<RunJournal.Waits>>()
@@ -391,7 +389,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Calls `listener` when the run, or one of its calls, has to stop, immediately if it already has to. The returned
+   * Calls `listener` when the run, or one of its calls, must stop, immediately if it already must. The returned
    * function removes the listener.
    */
   onStop(requestId: string, listener: (stop: Records.StopRequested) => void): () => void {
@@ -400,12 +398,12 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     return () => void this.listeners.delete(requestId)
   }
 
-  /** Tells whether a reply waits to be written. Calls that start meanwhile are its calls. */
+  /** `true` while a reply is unwritten. Calls starting meanwhile are its calls. */
   get hasReplied(): boolean {
     return this.replies > 0
   }
 
-  /** Tells whether the journal may contain more than the state: an append was abandoned. */
+  /** `true` if the journal may contain more than the state: an append was abandoned. */
   get isUncertain(): boolean {
     return this.isClosed
   }
@@ -421,10 +419,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     if (observed.by !== undefined) observed.by(this)
   }
 
-  /**
-   * Passes on the stop of the run, those of calls that are not answered, and messages. A listener gets each stop more
-   * than once.
-   */
+  /** Passes on the run's stop, stops of unanswered calls, and messages. A listener gets each stop more than once. */
   private notify(): void {
     const { stop } = this.state
     if (stop !== undefined) this.listeners.get(stop.requestId)?.(stop)
@@ -435,7 +430,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
 
   // Messages for nested runs.
 
-  /** Takes in the writer of a nested run, until the scope closes. */
+  /** Takes in a nested run's writer, until the scope closes. */
   enter(nested: Writer): Effect.Effect<void, never, Scope.Scope> {
     return Effect.suspend(() => {
       this.inside = [...this.inside, nested]
@@ -450,8 +445,8 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Passes on messages for nested runs, and takes their outcomes from there: each record of both journals leads
-   * to the next one. A message whose call has no run under way is refused.
+   * Passes on messages for nested runs, and takes their outcomes from there: each record in either journal leads to the
+   * next. A message whose call has no active run is refused.
    */
   private pass(): void {
     const { id, inside, interrupted, state: { run } } = this
@@ -465,7 +460,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
         : inside.findLast((writer) => writer.id === session)
       if (session !== undefined) {
         const fate = nested && Nested.fateIn(nested.state, message.id)
-        // The repeat of a message is the first one.
+        // A repeated message is the first message again.
         if (fate === undefined) nested?.post(Nested.passedOn(message))
         else settle(fate)
       } else if (nested !== undefined) {
@@ -474,7 +469,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     }
   }
 
-  /** Appends a record about a message, once. Nothing waits for it. */
+  /** Appends a message record, once. Nothing waits for the append. */
   private post(record: Records.MessageSubmitted | Records.MessageForwarded | Records.MessageSettled): void {
     const name = `${record._tag} ${record.id}`
     if (this.hasLeft || this.posted.has(name)) return
@@ -485,8 +480,8 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Returns the outcomes of passed-on messages that the state lacks, from the journals of nested runs: the known ones
-   * before the run is resumed, and all of them before its end, or the end of their call. A nested run without an end
+   * Returns the outcomes of passed-on messages missing in the state, from the nested runs' journals: the known outcomes
+   * before the run is resumed, and all outcomes before its end, or the end of their call. A nested run without an end
    * was stopped.
    */
   private settled(
@@ -528,7 +523,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     }
   }
 
-  /** Tells whether other writers may write in the same turn of the event loop. */
+  /** Returns `true` if other writers may write in the same event loop turn. */
   private isJoined(records: ReadonlyArray<Records.Record>): boolean {
     return records.every((record) =>
       isReply(record) || this.calls > 1 && (record._tag === "CallStarted" || record._tag === "CallEnded")
@@ -542,7 +537,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     }
   }
 
-  /** Appends a group of the waiting records, in a fiber of the run that the first of them belongs to. */
+  /** Appends a group of the waiting records, in a fiber of the first record's run. */
   private appendNext({ records, running }: Writing, context: Context.Context<never>): void {
     this.isAppending = true
     const worker = new Worker(running, {
@@ -563,7 +558,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
       const failure = Exit.findErrorOption(exit)
       if (Option.isSome(failure)) {
         this.unwritten.push(...taken)
-        // The end of an abandoned append says nothing about its operation, which was told that it is unknown.
+        // An abandoned append's end means nothing to its operation, already informed that the append is unknown.
         if (!this.isClosed) this.fail(failure.value)
       } else {for (const { written } of taken) {
           Deferred.doneUnsafe(written, Exit.isSuccess(exit) ? Exit.succeed(true) : exit as Exit.Exit<never>)
@@ -572,7 +567,9 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     })
   }
 
-  /** Waits until the writers of the same turn of the event loop have joined, or one that does not wait for others. */
+  /**
+   * Waits until the writers of the same event loop turn have joined, or a writer arrives that does not wait for others.
+   */
   private readonly joining: Effect.Effect<void> = Effect.withFiber((fiber) =>
     Effect.callback<void>((resume) => {
       const begin = () => {
@@ -584,10 +581,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     })
   )
 
-  /**
-   * Abandons an append: no writer waits for it any longer. An append that has not begun ends, and accepts no further
-   * writers.
-   */
+  /** Abandons an append: no writer waits any longer. An append not begun yet ends, and accepts no further writers. */
   private abandon(): void {
     this.isClosed = true
     this.begin?.()
@@ -595,8 +589,8 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Refuses records that can no longer be written. A run that is being stopped may end, and a handler whose start was
-   * refused never starts. Nothing else may begin.
+   * Refuses records that can no longer be written. A stopping run may end, and a handler whose start was refused never
+   * starts. Nothing else may begin.
    */
   private refuse(given: ReadonlyArray<Writing>): void {
     const writings = given.filter(({ isPosted }) => isPosted !== true)
@@ -645,8 +639,8 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Tells whether a command is in the journal before what it undoes: a stop before the start of a handler, or an
-   * outcome of a message before another one, or before the request that has the message.
+   * Returns `true` if a command precedes in the journal what it undoes: a stop before a handler's start, or a message's
+   * outcome before another outcome, or before the request with the message.
    */
   private isOvertaken({ records, written }: Writing): boolean {
     const { state, state: { stop } } = this
@@ -668,7 +662,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
       const summary = changesSummary(records) ? States.summaryOf(States.after(this.state, records)) : undefined
       const options = summary === undefined ? { name } : { name, summary }
       const once = store.append(this.id, this.version, records, options)
-      // The name of the append shows whether it was written, so one retry decides.
+      // The append name shows whether it was written, so one retry decides.
       return Effect.catchIf(
         once,
         (error) => error._tag === "StoreError" && error.reason === "unavailable",
@@ -689,7 +683,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
             mayFollow(records, command) || this.isNested && command._tag === "MessageSubmitted"),
           (commands) => {
             this.take(commands)
-            // A stop reaches the calls of the group first: those that it interrupts do not start.
+            // A stop reaches the group's calls first: interrupted calls do not start.
             this.notify()
             return this.appendTaken(store)
           }
@@ -697,7 +691,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     )
   }
 
-  /** Reads the records after the version of the state. Fails unless they are commands that may stand there. */
+  /** Reads the records after the state's version. Fails unless they are commands allowed in that place. */
   private commandsBehind(
     conflict: Journals.SessionConflict,
     store: Journals.Service,
@@ -719,19 +713,19 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Looks for commands at the interval of the claim, so that they are applied while the operation writes nothing. A
-   * failed look is repeated. An append that is under way, or happened in between, applies them itself.
+   * Checks for commands at the claim's interval, so that they apply while the operation writes nothing. A failed check
+   * is repeated. A current append, or one in between, applies the commands itself.
    */
   watch(claim: Claims.OwnClaim, store: Journals.Service): Effect.Effect<void> {
     const look = Effect.ignore(Effect.andThen(claim.check, claim.request("read", this.look(store))))
     return Effect.forever(Effect.andThen(claim.looks, look))
   }
 
-  /** Applies the commands of others. Stops the operation where another owner has written. */
+  /** Applies other processes' commands. Stops the operation if another owner has written. */
   private look(store: Journals.Service): Effect.Effect<void, Journals.StoreError> {
     const look = Effect.suspend(() => {
       const { id, version: expected } = this
-      // The records behind an abandoned append may be its own.
+      // Records after an abandoned append may be its own.
       if (this.isClosed) return Effect.void
       return Effect.flatMap(store.version(id), (actual) => {
         if (actual <= expected) return Effect.void
@@ -754,7 +748,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     })
   }
 
-  /** Stops the run where another process asks for it while an append is under way, which may hang. */
+  /** Stops the run if another process asks while an append is running, which may hang. */
   private listen(store: Journals.Service, version: number): Effect.Effect<void, Journals.StoreError> {
     return Stream.runForEach(store.read(this.id, version), ({ record }) =>
       Effect.sync(() => {
@@ -766,32 +760,32 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     return this.isAppending || this.isClosed || this.version !== version
   }
 
-  // The claim that the operation runs under.
+  // The operation's claim.
 
-  /** Waits for ever where the owner is leaving: no further call starts, and no model is asked. */
+  /** Waits for ever if the owner is leaving: no further call starts, and no model is asked. */
   readonly admission: Effect.Effect<void> = Effect.suspend(() => this.isParked ? Effect.never : Effect.void)
 
-  /** Tells whether the owner is leaving and the operation leaves with it. */
+  /** `true` if the owner is leaving and the operation leaves, too. */
   get isParked(): boolean {
     return this.isLeft && this.claim?.isLeaving === true
   }
 
   /**
-   * Waits until the store has confirmed the claim and the journal is unchanged, where the process may have stood still.
-   * Waits for ever where the claim is lost.
+   * Waits until the store has confirmed the claim and the journal is unchanged, if the process may have been frozen.
+   * Waits for ever if the claim is lost.
    */
   readonly confirmation: Effect.Effect<void> = Effect.suspend(() => {
     const { claim, store } = this
     if (claim === undefined || store === undefined || claim.isFresh) return Effect.void
     return claim.confirmation.pipe(
       Effect.andThen(claim.request("read", this.look(store))),
-      // The confirmation may be the answer to a request from before the process stood still.
+      // The confirmation may answer a request from before the process was frozen.
       Effect.andThen(Effect.suspend(() => this.hasFailed ? Effect.never : this.confirmation)),
       Effect.catch(() => this.confirmation)
     )
   })
 
-  /** Notes that a handler begins, which a leave waits for. */
+  /** Notes the start of a handler, which a leave waits for. */
   handlerBegins(call: string): void {
     this.claim?.begin(this.id, call)
   }
@@ -801,14 +795,14 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     this.subAgents.add(call)
   }
 
-  /** Notes that the end of a handler is recorded. */
+  /** Notes the recorded end of a handler. */
   handlerEnded(call: string): void {
     this.claim?.end(this.id, call)
   }
 
   /**
-   * Gives an append that is under way at the end of its operation the grace period to finish. A call that is started
-   * then keeps the claim. That of a sub-agent does not: nothing is in doubt unless a call of its runs is.
+   * Gives a running append the grace period at the end of its operation. A started call then keeps the claim, except a
+   * sub-agent's: nothing is in doubt unless a call in its runs is in doubt.
    */
   readonly leave: Effect.Effect<void> = Effect.suspend(() => {
     this.hasLeft = true
@@ -823,32 +817,32 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   })
 }
 
-/** Receives a stop that was requested of the session `id`, once its operation knows of the request. */
+/** Receives a stop requested for session `id`, once its operation knows about the request. */
 export interface StopHook {
   readonly id: string
   readonly onStop: (stop: Records.StopRequested) => Effect.Effect<void, never, any>
 }
 
-/** The hook of the session that is driven, which the runs inside its handlers pass over. */
+/** Hook of the driven session, skipped by runs inside its handlers. */
 export const CurrentStopHook: Context.Reference<StopHook | undefined> = Context.Reference<StopHook | undefined>(
   "heddle/internal/StopHook",
   { defaultValue: () => undefined }
 )
 
-/** The writer of the operation that this code runs in, if the operation is recorded. */
+/** Writer of the operation this code runs in, if recorded. */
 export const CurrentWriter: Context.Reference<Writer | undefined> = Context.Reference<Writer | undefined>(
   "heddle/internal/Writer",
   { defaultValue: () => undefined }
 )
 
-/** Returns the writer of a session that is not recorded. */
+/** Returns the writer of an unrecorded session. */
 export const unkept = (session: SessionData.Session): Effect.Effect<Writer> =>
   Effect.contextWith((context: Context.Context<never>) => {
     const kept = { id: session.id ?? "", state: States.stateOf(session), version: 0, session }
     return Effect.succeed(new Writer(kept, undefined, context))
   })
 
-/** Returns records if there are any. */
+/** Returns records, or `undefined` for an empty list. */
 export const nonEmpty = (
   records: ReadonlyArray<Records.Record>
 ): Arr.NonEmptyReadonlyArray<Records.Record> | undefined =>
