@@ -219,7 +219,7 @@ const telling = (adapter: Adapter.Service, onSent: () => void): Adapter.Service 
 const heldUp = <A>(wait: Effect.Effect<A>): Effect.Effect<A> =>
   Effect.flatMap(CurrentRunning, (running) => running === undefined ? wait : running.heldUp(wait))
 
-/** Accounts around a run, and its spending on them all. */
+/** Accounts around a run, and the run's spending. */
 class Chain implements Spender {
   readonly members: ReadonlyArray<Member>
   /** The run's own account: its budget, or an unbounded account. */
@@ -489,7 +489,7 @@ class Requested {
     })
   }
 
-  /** Returns the granted request, or the end replacing it now. */
+  /** Returns the granted request, or the end in its place. */
   private granted(
     given: Accounts.Reservation | Accounts.Exhausted,
     ask: Ask,

@@ -89,7 +89,7 @@ class Unread<E> {
     if (known.pieces.length >= mostPieces) flatten(known)
   }
 
-  /** Ends the growing texts: later events come after them in order. */
+  /** Ends the growing texts: later events follow. */
   private close(): void {
     for (const grown of this.growing.values()) {
       const { place } = grown
@@ -135,7 +135,7 @@ const flatten = (grown: Growing): void => {
   grown.pieces = []
 }
 
-/** A running run, with functions to control it from outside. */
+/** A run in progress, with functions to control the run. */
 export interface Handle<Result, E> {
   readonly events: Stream.Stream<Event.Event, E>
   readonly result: Effect.Effect<Result, E>

@@ -158,7 +158,7 @@ const bothOf = (kept: Box, letters: Letters): Box => {
   }
 }
 
-/** One inbox's messages, in order of acceptance, and the run that takes messages from it now. */
+/** One inbox's messages, in order of acceptance, and the run taking its messages. */
 export class Letters implements Box {
   /** Messages by id, including settled ones. */
   private readonly all = new Map<string, Letter>()

@@ -164,7 +164,7 @@ type Phase<E> =
   /** Produces the result of a run with a known outcome. The suspensions belong to an earlier turn. */
   | {
     readonly _tag: "Finishing"
-    /** Typed answer, if the end has one of its own. */
+    /** Typed answer, if any. */
     readonly output?: Schema.Json
     readonly outcome: Event.Outcome
     readonly suspensions?: ReadonlyArray<Event.Suspension>
@@ -411,7 +411,7 @@ class Loop<E, R> implements Driver {
     return Context.get(this.context, Clock.Clock).currentTimeMillisUnsafe()
   }
 
-  /** Reports a whole reply, or the end of a step or run, before the reader sees it happen. */
+  /** Reports a whole reply, or the end of a step or run, before the reader sees the event. */
   private reported(journal: RunJournal.Journal, event: Event.Event, visible: Events): EventPull<E, R> {
     const { parts: { ambient: { spending }, isChat }, rules, state, state: { steps }, step: { index } } = this
     switch (event._tag) {
@@ -1072,7 +1072,7 @@ class Loop<E, R> implements Driver {
     })
   }
 
-  /** Closes the step. A pull interrupted before this ends leaves the step open: the run then closes it instead. */
+  /** Closes the step. A pull interrupted before this ends leaves the step open: the run closes the step then. */
   private closeStep(): Effect.Effect<void> {
     return Effect.mapEager(this.leave(Exit.void), () => {
       this.step = stepAt(this.step.index + 1)

@@ -85,7 +85,7 @@ interface Note {
   /** Number of the repair made by the step. */
   readonly repair?: number
   /**
-   * Set after a message asked for the answer call of a last request, because the adapter cannot force it by itself.
+   * Set after a message asked for the answer call of a last request, because the adapter cannot force the call.
    */
   readonly isInWords?: true
 }

@@ -28,7 +28,7 @@ export interface Place {
   readonly steps: ReadonlyArray<Event.StepResult>
   /** Value of `call.context` for handlers. */
   readonly context: Readonly<Record<string, unknown>>
-  /** Total usage of the whole steps. `null` if not reported at all. */
+  /** Total usage of the whole steps. `null` if not reported. */
   readonly usage: Response.Usage | null
   /** The run's spending. Left out without a budget around the run. */
   readonly spent?: Event.Spent

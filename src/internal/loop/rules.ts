@@ -31,7 +31,7 @@ import type { Running } from "../stop/ownedFibers.ts"
 export interface Ask extends Plan.Rules {
   /** The requested model. */
   readonly adapter: Adapter.Service
-  /** System prompt, before the messages. `undefined` for none at all. */
+  /** System prompt, before the messages. `undefined` without a prompt. */
   readonly system: string | undefined
   /** Resolved run options. */
   readonly settings: Settings.Settings<any, any>
@@ -193,7 +193,7 @@ export interface End {
   readonly _tag: "End"
   /** The run's outcome. */
   readonly outcome: Event.Outcome
-  /** Typed answer, encoded, if the end has one of its own. */
+  /** Typed answer, encoded, if any. */
   readonly output?: Schema.Json
 }
 

@@ -142,7 +142,7 @@ export class HeldPermits {
     this.stepped?.()
   }
 
-  /** The permit awaited by the first `take`, and the calls holding it now. */
+  /** The permit awaited by the first `take`, and its current holders. */
   get wait(): Wait {
     const isKeyed = this.keyed !== undefined && !this.hasKeys
     const [key, users] = isKeyed ? this.names?.at(-1) ?? [] : [undefined, this.users]

@@ -121,7 +121,7 @@ export interface Journal {
   readonly ended: (event: Event.Of<"ChatCompleted">) => Effect.Effect<Event.Of<"ChatCompleted">>
   /** Takes the function returning the waiting calls of the current batch. */
   readonly working: (waits: () => ReadonlyArray<Waits>) => void
-  /** Policy for a call with an unknown effect, if its tool does not set one itself. */
+  /** Policy for a call with an unknown effect, if its tool sets no policy. */
   readonly afterCrash: Declared.AfterCrash | undefined
 }
 

@@ -259,7 +259,7 @@ export interface HeldClaim {
   readonly owner: string
   /** `true` once {@link leave} is called: no further call starts, and no model is asked. */
   readonly isLeaving: boolean
-  /** Makes the operation under this claim check for commands from other processes now. */
+  /** Makes the operation under this claim check for commands from other processes at once. */
   readonly look: Effect.Effect<void>
   /**
    * Asks operations under the claim to leave, and waits until no call is running, at most for the given milliseconds.
@@ -462,7 +462,7 @@ export class OwnClaim implements HeldClaim {
     return Deferred.await(next)
   })
 
-  /** Loses the claim if the store has given it to another owner or removed it entirely. */
+  /** Loses the claim if the store has given it to another owner or removed the claim. */
   readonly check: Effect.Effect<void, Journals.StoreError> = Effect.suspend(() =>
     Effect.flatMap(this.current, (claim) => claim?.owner === this.owner ? Effect.void : this.lose(claim))
   )

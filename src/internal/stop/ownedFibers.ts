@@ -319,7 +319,7 @@ export class Running {
     return this.clock.currentTimeMillisUnsafe()
   }
 
-  /** Stops a task: lets it finish if allowed, otherwise interrupts it now. Its grace period begins now. */
+  /** Stops a task: lets it finish if allowed, otherwise interrupts the task. Its grace period begins now. */
   private stopTask(task: Task, now: number): void {
     if (task.mayFinish === true) return this.letFinish(task, now)
     this.beginGrace(task, now)
