@@ -355,15 +355,15 @@ class Requested {
   // The reply.
 
   replied({ error, hasSaid, usage }: Replied, at: At): Reply | Effect.Effect<Reply> {
-    const { lost, reserved = Accounts.nothing, settled = Accounts.nothing } = Accounts.noteOf(at.noted)
+    const { lost, settled } = Accounts.noteOf(at.noted)
     const keeping = (spent: Accounts.Amount): Reply => ({
       ...keep,
-      note: this.note({ settled: Accounts.sum(settled, spent), lost })
+      note: this.note({ settled: Accounts.sum(settled, spent), lost, heard: Accounts.heardIn(usage) })
     })
     if (at.isRepeated) {
       this.crashed = undefined
       // The reply was recorded but its note was not, so it is settled by its reported usage.
-      const spent = this.spentRepeated(usage, settled, reserved)
+      const spent = this.spentRepeated(usage, Accounts.noteOf(at.noted))
       this.account.add(spent)
       return keeping(spent)
     }
@@ -374,18 +374,11 @@ class Requested {
       : Effect.as(settling, keeping(spent))
   }
 
-  /** Returns a recorded reply's cost. Its usage includes discarded replies. */
-  private spentRepeated(
-    usage: Response.Usage | null,
-    settled: Accounts.Amount,
-    reserved: Accounts.Amount
-  ): Accounts.Amount {
+  /** Returns a recorded reply's cost. */
+  private spentRepeated(usage: Response.Usage | null, note: Accounts.Note): Accounts.Amount {
+    const { reserved = Accounts.nothing } = note
     if (usage === null) return reserved
-    const own = Response.usage({
-      ...usage,
-      inputTokens: Math.max(0, (usage.inputTokens ?? 0) - settled.inputTokens),
-      outputTokens: Math.max(0, (usage.outputTokens ?? 0) - settled.outputTokens)
-    })
+    const own = Accounts.lastUsage(usage, note)
     const money = this.repeated === undefined ? reserved.money : this.tariff.of(this.repeated, own)
     return Accounts.amountOf(own, reserved, money)
   }
@@ -451,7 +444,7 @@ class Requested {
 
   private reserving(ask: Ask, at: At): Asking {
     const { isOwner, members, own } = this.chain
-    const { lost: before, reserved: taken, settled } = Accounts.noteOf(at.noted)
+    const { heard, lost: before, reserved: taken, settled } = Accounts.noteOf(at.noted)
     // A request without a reply was lost in a crash.
     const lost = taken === undefined ? before : Accounts.sum(before, taken)
     if (taken !== undefined) this.account.add(taken)
@@ -465,7 +458,7 @@ class Requested {
       wanted.push({ account: member.account, amount, isLast: member === own && isOwner && at.last !== undefined })
     }
     const reserved = wanted.at(-1)?.amount ?? Accounts.nothing
-    const note = () => this.note({ settled, lost, reserved })
+    const note = () => this.note({ settled, lost, heard, reserved })
     const given = Accounts.reserve(wanted, (reservation) => {
       this.open = { reservation, reserved, ask, outside: [], isSent: false }
     })

@@ -55,11 +55,16 @@ export const rule = "budget"
 
 type Notes = Readonly<Record<string, unknown>>
 
+/** Figures of a usage, by their names. */
+type Heard = Readonly<Record<string, number>>
+
 /** A step's note: spending by its requests, losses in a crash, and the open request's reservation. */
 export interface Note {
   readonly settled?: Amount
   readonly lost?: Amount
   readonly reserved?: Amount
+  /** Usage reported so far by the step's replies. The usage of its recorded reply includes them. */
+  readonly heard?: Heard
   /** Whole account so far, for a budget counting across a session's runs. */
   readonly session?: Amount
 }
@@ -80,6 +85,24 @@ export const amountOf = (usage: Response.Usage, reserved: Amount, money: number 
   money: money ?? 0
 })
 
+/** Returns the figures of a usage that a note keeps. */
+export const heardIn = (usage: Response.Usage | null): Heard | undefined =>
+  usage === null
+    ? undefined
+    : Object.fromEntries(
+      Object.entries(usage).flatMap(([name, count]) => typeof count === "number" ? [[name, count]] : [])
+    )
+
+/** Returns a recorded reply's own usage, without the step's discarded replies. */
+export const lastUsage = (usage: Response.Usage, { heard = {} }: Note): Response.Usage => {
+  const own = Object.entries(usage).flatMap(([name, all]) => {
+    const before = heard[name]
+    // A figure that has not grown was not reported again.
+    return before === undefined || typeof all !== "number" ? [] : [[name, all > before ? all - before : null]]
+  })
+  return { ...usage, ...Object.fromEntries(own) }
+}
+
 /** A journaled step. */
 interface Step {
   readonly notes: Notes
@@ -91,7 +114,7 @@ interface Step {
 export const costInside = ({ notes, usage }: Step): Amount => {
   const { reserved, ...note } = noteOf(notes)
   if (reserved === undefined) return costOf(note)
-  return sum(costOf(note), usage ? amountOf(usage, reserved, reserved.money) : reserved)
+  return sum(costOf(note), usage ? amountOf(lastUsage(usage, note), reserved, reserved.money) : reserved)
 }
 
 /** Returns `true` if the run's account belongs to its session. */
