@@ -207,7 +207,7 @@ export const nestedIn = (
 
 /**
  * Claims a session without reading it: `Session.claim`, given the claim, reads the session and renews the claim. The
- * claim belongs to the caller, who must release it. Fails with a `SessionClaimed` if another owner holds the claim.
+ * caller owns the claim and its release. Fails with a `SessionClaimed` if another owner holds the claim.
  *
  * **Example** (A claim that another fiber works under)
  *
@@ -236,8 +236,8 @@ export const claim: (
 
 /**
  * Claims up to `limit` sessions with unfinished work and a free or expired claim, longest expired first. Concurrent
- * owners get different sessions. `Session.claim`, given a claim, reads its session and renews the claim. The claims
- * belong to the caller, who must release them.
+ * owners get different sessions. `Session.claim`, given a claim, reads its session and renews the claim. The caller
+ * owns the claims and their release.
  *
  * **Example** (A worker in a few lines)
  *

@@ -43,7 +43,7 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
    * needs `start: "afterTurn"`.
    */
   unknownTool: Schema.Literals(["answer", "failTurn"]),
-  /** Sign of a tool turn: the calls in a reply, or its finish reason alone. */
+  /** Mark of a tool turn: calls in the reply, or its finish reason alone. */
   toolTurn: Schema.Literals(["presence", "finishReason"]),
   /** Response to a call with lost arguments: an error answer, or running it with the arguments at hand. */
   badArguments: Schema.Literals(["answer", "runWithHeaderArguments"]),
@@ -64,7 +64,7 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
      * reported by a handler, such as a rejected `call.promise`. A failed exclusive call has no siblings.
      */
     onToolError: Siblings,
-    /** Treatment of calls still waiting then: they still run, or are skipped. */
+    /** Treatment of calls still waiting at that point: they still run, or are skipped. */
     queued: Schema.Literals(["run", "skip"]),
     /**
      * Failures having an effect. `"crashedOrReported"`, the default, also counts errors reported by a handler:
