@@ -94,8 +94,8 @@ const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
 const answering: ReadonlySet<Event.Outcome["_tag"]> = new Set(["Completed", "HaltWhen", "Halted"])
 
 /**
- * Returns the text a run ended with. A halt inside the nested run ends nothing outside. The call waits for the nested
- * run's open calls, if that run can continue after their answers.
+ * Returns the text a run ended with. A halt inside that run ends nothing outside. The call waits for that run's open
+ * calls, if the run can continue after their answers.
  */
 const answer = (
   result: Event.ChatResult,

@@ -3,13 +3,13 @@ import type * as Event from "../../Event.ts"
 
 type AnyEvent = Event.Event | Event.PublicEvent
 
-/** Returns the nested run's event inside a progress event, if any. */
+/** Returns the event of a run inside the handler from a progress event, if any. */
 const nestedIn = (event: AnyEvent): AnyEvent | undefined =>
   "nested" in event ? event.nested as AnyEvent | undefined : undefined
 
 /**
- * Returns a key for the text a delta belongs to, in the run or in a nested run. Models choose ids, so ids are written
- * as JSON: no id can read as two, or as a missing id. Returns `undefined` for other events.
+ * Returns a key for the text a delta belongs to, in the run or in a run inside a handler. Models choose ids, so ids are
+ * written as JSON: no id can read as two, or as a missing id. Returns `undefined` for other events.
  */
 export const keyOf = (event: AnyEvent): string | undefined => {
   switch (event._tag) {

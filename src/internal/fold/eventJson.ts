@@ -2,7 +2,7 @@
  * Treats events as outside data, since they come from adapters and storage: selects the events the fold accepts, and
  * defines their JSON form on the wire and in storage. Both handle any input. Malformed events are skipped. Writing
  * never throws, always ends, and yields the result of `JSON.parse(JSON.stringify(…))`. An event is written without
- * anything contained in earlier events, at any depth: a call's progress may be the events of a nested run.
+ * anything contained in earlier events, at any depth: a call's progress may be the events of a run inside its handler.
  */
 import * as Cause from "effect/Cause"
 import * as Result from "effect/Result"

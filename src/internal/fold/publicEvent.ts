@@ -1,8 +1,8 @@
 /**
  * The public form of events: an allow list for everything leaving a server. It reads events as data, in both runtime
- * and wire form, since a call's progress may be a nested run's events. Raw results, context updates, causes, threads,
- * reply metadata and raw chunks are never published. A field with the wrong type is left out, since progress may be
- * anything resembling an event. Public as `Event.toPublic`.
+ * and wire form, since a call's progress may be the events of a run inside its handler. Raw results, context updates,
+ * causes, threads, reply metadata and raw chunks are never published. A field with the wrong type is left out, since
+ * progress may be anything resembling an event. Public as `Event.toPublic`.
  */
 import * as Message from "../../Message.ts"
 import * as CallPaths from "../answer/callPath.ts"
@@ -36,7 +36,7 @@ export interface PublicCall {
   readonly asked?: number
   /** `true` once its `ToolCallCompleted` was published, including the arguments. */
   readonly announced?: true
-  /** Calls in the handler's nested run, by id. */
+  /** Calls in the run inside the handler, by id. */
   readonly calls: Map<string, PublicCall>
 }
 
@@ -265,7 +265,7 @@ interface Asking {
   readonly toolCallId: string
   /** Tool name. */
   readonly toolName: string
-  /** Open calls: the call itself, or calls in its nested run. */
+  /** Open calls: the call itself, or calls in the run inside its handler. */
   readonly suspensions: ReadonlyArray<PublicSuspension>
 }
 
@@ -322,7 +322,7 @@ interface Fields {
   RunStarted: {
     /**
      * Id of the started or resumed run. A server adds this event and `StopAccepted` to a session's events. Inside a
-     * handler it precedes all events of the nested runs, which replace the call's earlier events. The id is then empty
+     * handler it precedes all events of the runs there, which replace the call's earlier events. The id is then empty
      * unless the call is published in full.
      */
     readonly runId: string
@@ -420,9 +420,9 @@ interface Fields {
     readonly arguments?: Json.JsonObject
   }
   ToolProgress: OfCall & {
-    /** Progress as reported by the handler. Left out for a nested run's event. */
+    /** Progress as reported by the handler. Left out for an event of a run inside the handler. */
     readonly progress?: unknown
-    /** Event of a nested run. */
+    /** Event of a run inside the handler. */
     readonly nested?: PublicEvent
   }
   ToolExecutionCompleted: OfCall
@@ -460,13 +460,13 @@ interface Fields {
   ChatCompleted: Used & {
     /** Outcome of the run. */
     readonly outcome: PublicOutcome
-    /** Usage of the run and its nested runs. Left out if not reported. */
+    /** Usage of the run and the runs inside its handlers. Left out if not reported. */
     readonly totalUsage?: PublicUsage
-    /** The nested runs' part of `totalUsage`. Left out if they reported nothing. */
+    /** Part of `totalUsage` from runs inside its handlers. Left out if they reported nothing. */
     readonly nestedUsage?: PublicUsage
     /**
-     * Spending by the run and its nested runs, and the remaining budget. Left out unless `publishCost` is set, and
-     * without a budget.
+     * Spending by the run and the runs inside its handlers, and the remaining budget. Left out unless `publishCost` is
+     * set, and without a budget.
      */
     readonly spent?: PublicSpent
     /** Calls waiting for an answer, in call order. Left out if no call waits. */
@@ -738,7 +738,7 @@ class Rules {
     return least(own, this.limit)
   }
 
-  /** Returns the rules for a nested run. */
+  /** Returns the rules for a run inside a call's handler. */
   within(id: string, extent: Publish): Rules {
     return new Rules(this.options, extent, this.calls?.get(id)?.calls, [...this.around, id])
   }
@@ -823,7 +823,7 @@ const abandonedOf = (rules: Rules, abandoned: unknown): PublicAbandoned | undefi
   if (known === undefined || kind === undefined) return undefined
   if (path.length > deepestRun || !path.every((id) => typeof id === "string")) return undefined
   const { id, name } = known
-  // Code in a nested run is published like its handler.
+  // Code of a run inside a handler is published like its handler.
   const isOfRun = kind === "adapter" || kind === "hook" && id === rules.runId
   const extent = isOfRun ? rulesAt(rules, path.slice(0, -1)).limit : extentWithin(rules, path, name)
   if (extent === "none") return undefined
@@ -1005,7 +1005,7 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
   }
 }
 
-/** Returns the tag if progress is a nested run's event. */
+/** Returns the tag if progress is an event of a run inside the handler. */
 const tagOf = (progress: unknown): string | undefined => {
   const tag = read(progress, "_tag")
   return typeof tag === "string" && eventTags.has(tag) ? tag : undefined

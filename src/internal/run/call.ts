@@ -728,8 +728,8 @@ export class Call<E> implements Task, Handler {
   }
 
   /**
-   * Stops the call with its turn. A call that may finish has the grace period begun at `graceSince`, and its nested
-   * runs are asked to stop. A running encoder has the same grace period.
+   * Stops the call with its turn. A call that may finish has the grace period begun at `graceSince`, and runs inside
+   * its handler are asked to stop. A running encoder has the same grace period.
    */
   callBack(graceSince: number, cause: string): void {
     if (this.mayFinish) this.running.letFinish(this, graceSince, cause)

@@ -237,7 +237,7 @@ export class Running {
     return found?.reason
   }
 
-  /** Stops one call in the run or in a nested run, as described in `Stoppable`. */
+  /** Stops one call in the run or in a run inside it, as described in `Stoppable`. */
   stopCall(path: ReadonlyArray<string>, reason: string): boolean {
     return this.turns.some((turn) => turn.stopCall(path, reason))
   }
@@ -340,7 +340,7 @@ export class Running {
 
   /**
    * Returns the milliseconds for recording after a grace period that began at `since` and is now over: one more grace
-   * period. A nested run has half of its lead over the handler for recording, and the other half to end.
+   * period. A run within a handler has half of its lead over the handler for recording, and the other half to end.
    */
   private recordedMillis(since: number): number {
     const { around } = this
