@@ -247,7 +247,7 @@ const broken = (session: (typeof Data)["Type"]): string | undefined => {
 }
 
 /**
- * A session: serializable data only.
+ * A session: serialisable data only.
  *
  * @category schemas
  * @since 0.1.0
