@@ -63,9 +63,9 @@ export interface Limits {
  */
 export interface Options {
   /**
-   * End of a run once its own budget is exhausted. `"finalize"` asks the model once more, without tools, for an
-   * answer: the budget keeps one call for it, as large as the run's latest request. `"halt"` ends the run (`RuleEnded`
-   * with the rule `budget`). A run under another run's budget always ends. `"finalize"` by default.
+   * End of a run once its own budget is exhausted. `"finalize"` asks the model once more, without tools, for an answer:
+   * the budget keeps one call for it, as large as the run's latest request. `"halt"` ends the run (`RuleEnded` with the
+   * rule `budget`). If the exhausted budget is not its own, a run always ends. `"finalize"` by default.
    */
   readonly onExhausted?: "finalize" | "halt" | undefined
   /**
