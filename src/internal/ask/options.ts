@@ -101,7 +101,7 @@ export interface RunnerOptions<E, R, Failure = unknown> {
   readonly policy?: Policy.Policy | undefined
   /**
    * Time stopped code gets before it is abandoned; a number is milliseconds. After a handler's answer, the same time
-   * applies to fibers it has forked. Until then it keeps its place. Defaults to 5 seconds.
+   * applies to fibers it has forked. Until then the handler keeps its place. Defaults to 5 seconds.
    */
   readonly grace?: Duration.Input | "infinity" | undefined
   /**

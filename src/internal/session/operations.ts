@@ -27,9 +27,9 @@ import * as StoredCommands from "./storedCommands.ts"
 import * as Writers from "./writer.ts"
 
 /**
- * Operation errors. The caller's session is unchanged, and no approved call has run: after that, a model that cannot be
- * asked ends the operation with outcome `Failed`, so that the call's answer is kept. If the adapter, the tools or the
- * options are at fault, nothing is recorded.
+ * Operation errors. The caller's session is unchanged, and no approved call has run. Once an approved call has run, a
+ * model that cannot be asked ends the operation with outcome `Failed`, so that the call's answer is kept. If the
+ * adapter, the tools or the options are at fault, nothing is recorded.
  *
  * @category errors
  * @since 0.1.0

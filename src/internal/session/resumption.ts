@@ -85,7 +85,10 @@ export const check = (
     return isToRun ? checkCall(call, id, tools) : Effect.void
   }, { discard: true })
 
-/** Refuses rules lacking one with notes in the run, and adapters lacking the one requested by a step. */
+/**
+ * Refuses the given rules if a rule with notes in the run is missing, and the adapters if the current step's adapter is
+ * missing.
+ */
 export const checkRules = (
   { run, turn }: States.State,
   id: string,

@@ -433,9 +433,9 @@ export interface ApproveOptions extends SettleOptions {
    */
   readonly tools?: ReadonlyArray<Declared.Any>
   /**
-   * Calls to remember the approval for in this session: calls with the arguments originally requested by the model (not
-   * together with other `arguments`), or all calls to the tool. Only as far as the tool's `remember` allows, and never
-   * for a sub-agent's call. Defaults to this call alone.
+   * Calls the approval is remembered for in this session: calls with the arguments originally requested by the model
+   * (not together with other `arguments`), or all calls to the tool. Only as far as the tool's `remember` allows, and
+   * never for a sub-agent's call. Defaults to this call alone.
    */
   readonly remember?: Declared.Remember
 }

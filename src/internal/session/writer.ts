@@ -801,8 +801,8 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Gives a running append the grace period at the end of its operation. A started call then keeps the claim, except a
-   * sub-agent's: nothing is in doubt unless a call in its runs is in doubt.
+   * Gives an append in progress the grace period at the end of its operation. A started call then keeps the claim,
+   * except a sub-agent's: nothing is in doubt unless a call in its runs is in doubt.
    */
   readonly leave: Effect.Effect<void> = Effect.suspend(() => {
     this.hasLeft = true

@@ -95,8 +95,8 @@ export interface Given {
 }
 
 /**
- * Enters a run, which ends when the scope closes. The caller adds the finalizer stopping the run's handlers afterwards,
- * so they return their permits before the enclosing handler takes its own back.
+ * Enters a run, which ends when the scope closes. The caller's finalizer, which stops the run's handlers, is added
+ * later and so runs first: the handlers return their permits before the enclosing handler takes its own back.
  */
 export const enter = <E, R>(
   running: Running,

@@ -475,7 +475,7 @@ export class Running {
     }
   }
 
-  /** Stops running appends when an operation's run ends. They get no second grace period after this one. */
+  /** Stops appends in progress when an operation's run ends. They get no second grace period after this one. */
   stopAppends(since: number): void {
     this.works.forEach((work) => work.kind === "store" ? this.stopTask(work, since) : undefined)
   }
