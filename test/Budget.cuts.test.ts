@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
-import { Adapter, Budget, Chat, type Event, Message, Pricing, Session, Tool } from "heddle"
+import { Adapter, Budget, Chat, type Event, Message, Pricing, Session, Step, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { type Append, holding, listing, passing, stores } from "./support/edges.ts"
 
@@ -211,6 +211,79 @@ for (const [name, store] of Object.entries(stores)) {
         assert.isAbove(cuts, 8)
         assert.isAbove(passes, 5)
       }))
+
+    for (const isWithin of [false, true]) {
+      const what = isWithin ? "a sub-agent's handlers" : "handlers"
+      it.effect(`G10: steps, classifications and replies asked for again of ${what} are on the account`, () =>
+        Effect.gen(function*() {
+          const judge = Tool.make("judge", {
+            parameters: {},
+            idempotent: true,
+            handler: () =>
+              Effect.andThen(
+                Effect.all([Step.run("One"), Adapter.classify([Message.user("Two")])]),
+                Effect.succeed("yes")
+              )
+          })
+          const inner = Tool.fromChat("judge", {
+            parameters: {},
+            chat: () => Chat.stream("Inner", { tools: [judge], retryReply: Schedule.recurs(3) })
+          })
+          const judging = isWithin ? "Inner" : "Go"
+          let cuts = 0
+          const { asked, result } = yield* killedAtEach(
+            {
+              options: () => ({
+                tools: [isWithin ? inner : judge],
+                retryReply: Schedule.recurs(3),
+                budget: Budget.make({ tokens: 1_000_000 }, guessing),
+                requestId: "run",
+                takeOver: true
+              }),
+              model: (onAsked) => {
+                const broken = new Set<number>()
+                const scripted = serviceOf((request) => {
+                  if (firstOf(request) === "One" || firstOf(request) === "Two") return say("Yes.")
+                  const turn = turnOf(request)
+                  return turn < (firstOf(request) === judging ? 2 : 1) ? call(`c${turn}`, "judge") : say("So.")
+                }, onAsked)
+                return Adapter.layer({
+                  stream: (request) => {
+                    const turn = turnOf(request)
+                    if (firstOf(request) !== judging || broken.has(turn)) return scripted.stream(request)
+                    broken.add(turn)
+                    onAsked(request)
+                    // A broken reply that reports its usage.
+                    return Stream.concat(
+                      Stream.fromIterable<Event.AdapterEvent>([
+                        { _tag: "MessageStarted", message: Message.assistant("") },
+                        { _tag: "RawChunk", chunk: { usage: { inputTokens: 10, outputTokens: 5 } } }
+                      ]),
+                      Stream.fail(new Adapter.AdapterError({ reason: "network_error" }))
+                    )
+                  }
+                })
+              }
+            },
+            store,
+            ({ isExact, open, result, sent, where }) => {
+              cuts++
+              const lost = open.inputTokens + open.outputTokens
+              assert.strictEqual(result.haltedReason, "completed", where)
+              if (!isExact) return
+              assert.deepStrictEqual(
+                [result.spent?.calls, tokensIn(result.spent)],
+                [sent.length + open.calls, 15 * sent.length + lost],
+                where
+              )
+            }
+          )
+          const requests = isWithin ? 12 : 10
+          assert.lengthOf(asked, requests)
+          assert.deepStrictEqual([result.spent?.calls, tokensIn(result.spent)], [requests, 15 * requests])
+          assert.isAbove(cuts, 8)
+        }))
+    }
 
     it.effect("G39: another model reserves at its own price, and the reservation of the first returns", () =>
       Effect.gen(function*() {

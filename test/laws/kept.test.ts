@@ -144,6 +144,7 @@ const changing: Readonly<Record<Field, ReadonlyArray<Kind>>> = {
   "run.attempt": ["StepCompleted", "StepPrepared"],
   "run.spent": ["StepCompleted", "StepPrepared"],
   "run.nestedUsage": ["CallEnded", "CallWaits", "StepCompleted"],
+  "run.nestedSpent": ["CallEnded", "CallWaits"],
   "run.context": ["CallEnded", "StepCompleted"],
   "run.resumptions": ["RunStarted again"],
   "run.processName": ["RunStarted again"],

@@ -56,6 +56,9 @@ const tokensOf = (records: List): number =>
     return sum + (used?.inputTokens ?? 0)
   }, 0)
 
+const spentIn = (records: List): number =>
+  records.reduce((sum, record) => sum + ("nestedSpent" in record ? record.nestedSpent?.inputTokens ?? 0 : 0), 0)
+
 const runIn = (open: List) => {
   const [start] = open
   if (start?._tag !== "RunStarted") return undefined
@@ -70,6 +73,7 @@ const runIn = (open: List) => {
     processName: names.at(-1),
     hasStarted: open.some(({ _tag }) => _tag === "CallStarted"),
     steps: open.filter(({ _tag }) => _tag === "StepCompleted").length,
+    nestedSpent: spentIn(open),
     nestedTokens: tokensOf(since(open, ({ _tag }) => _tag === "StepCompleted")),
     settlements: open.flatMap((record) => record._tag === "CallSettled" ? [record.id] : []),
     ...preparedIn(open)
@@ -373,6 +377,7 @@ export const shownBy = (state: States.State): ReturnType<typeof keptIn> => ({
     processName: state.run.processName,
     hasStarted: state.run.hasStarted,
     steps: state.run.steps.length,
+    nestedSpent: state.run.nestedSpent.inputTokens,
     nestedTokens: state.run.nestedUsage?.inputTokens ?? 0,
     settlements: state.run.settlements.map(({ id }) => id),
     noted: state.run.noted,

@@ -154,6 +154,8 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
     return found[form % Math.max(found.length, 1)]?.[0]
   }
   const more = form % 3 === 0 ? { nestedUsage: usage(form + 1) } : {}
+  const cost = { calls: 1, inputTokens: form, outputTokens: form, money: form }
+  const ofCall = form % 3 === 0 ? { ...more, nestedSpent: cost } : more
   const noted = form % 4 === 1 ? { notes: { step: form, both: "later" } } : {}
   const isReplied = isOpen && turn?.isEarlier === false
   switch (kind) {
@@ -265,13 +267,13 @@ const fitting = (place: Place, kind: Kind, form: number): Journal.Record | undef
         ...(reason === undefined ? {} : { reason }),
         ...(form % 5 === 0 ? { contextUpdate: { [id]: form } } : {}),
         ...(form % 4 === 3 ? { halt: { haltedReason: "enough", haltToolCallId: id, haltResult: form } } : {}),
-        ...more
+        ...ofCall
       }
     }
     case "wait": {
       const id = isOpen ? among("Asked", "Started") : undefined
       if (id === undefined) return undefined
-      return { _tag: "CallWaits", requestId, toolCallId: id, suspensions: suspensionsOf(id, form), ...more }
+      return { _tag: "CallWaits", requestId, toolCallId: id, suspensions: suspensionsOf(id, form), ...ofCall }
     }
     case "settle": {
       const open = States.suspensionsOf(state)

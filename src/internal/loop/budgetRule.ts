@@ -18,6 +18,7 @@ import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Json from "../json.ts"
 import * as Accounts from "../permits/account.ts"
 import { CurrentRunning } from "../stop/ownedFibers.ts"
+import { CurrentSpending, type Spending } from "../stop/spending.ts"
 import {
   type Accounting,
   type Ask,
@@ -292,6 +293,8 @@ class Requested {
   private tariff = new Tariff(() => undefined, "USD")
   private heard: Run["heard"] = () => undefined
   private open: Open | undefined
+  /** The call that a step or a classification is of, as recorded with the call. */
+  private call: Spending | undefined
   /** Settlements not yet passed to caller accounts. */
   private readonly owed: Array<() => Effect.Effect<unknown>> = []
   /** Request of a recorded reply. */
@@ -336,6 +339,7 @@ class Requested {
   begin({ heard, inside = Effect.succeed([]), kept }: Run): Effect.Effect<void> {
     return Effect.gen({ self: this }, function*() {
       this.heard = heard
+      if (this.isStep) this.call = yield* CurrentSpending
       this.tariff = new Tariff(yield* Prices, yield* Currency)
       this.inside = Accounts.sum(...(yield* inside).map(Accounts.costInside))
       const { session = Accounts.nothing } = Accounts.noteOf(kept)
@@ -404,6 +408,7 @@ class Requested {
     const spentOf = (reserved: Accounts.Amount): Accounts.Amount =>
       usage === undefined ? Accounts.nothing : usage === null ? reserved : Accounts.amountOf(usage, reserved, money)
     open.reservation.settle(spentOf)
+    this.call?.pay(spentOf(open.reserved))
     for (const [account, given] of open.outside) {
       this.owed.push(() => account.settle(given, spentOf(given.amount)))
     }

@@ -104,7 +104,7 @@ export const lastUsage = (usage: Response.Usage, { heard = {} }: Note): Response
 }
 
 /** A journaled step. */
-interface Step {
+export interface Step {
   readonly notes: Notes
   /** Reply usage. `null` if the reply reported none at all, left out while no reply is recorded. */
   readonly usage?: Response.Usage | null
@@ -116,6 +116,9 @@ export const costInside = ({ notes, usage }: Step): Amount => {
   if (reserved === undefined) return costOf(note)
   return sum(costOf(note), usage ? amountOf(lastUsage(usage, note), reserved, reserved.money) : reserved)
 }
+
+/** Returns the cost of a call's requests without a journal, as a step. */
+export const insideOf = (spent: Amount = nothing): Step => ({ notes: { [rule]: { settled: spent } } })
 
 /** Returns `true` if the run's account belongs to its session. */
 export const isOfSession = (steps: ReadonlyArray<Step>): boolean =>

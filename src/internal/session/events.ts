@@ -28,12 +28,15 @@ type NewRecords = ReadonlyArray<Records.Record>
 
 // Calls.
 
+/** Usage of a call's nested runs, and cost of its requests without a journal. */
+export type Used = Pick<Records.CallEnded, "nestedSpent" | "nestedUsage">
+
 /** A call's answer, apart from the message in its last event. */
 export interface Answer {
   readonly failure?: Answers.Answer["failure"] | undefined
   readonly code?: Answers.Answer["code"] | undefined
   readonly contextUpdate?: Json.JsonObject | undefined
-  readonly nestedUsage?: Response.Usage | undefined
+  readonly used?: Used
 }
 
 /** Returns the record of a call-ending event. A question becomes a suspension record. */
@@ -41,11 +44,11 @@ export const endOf = (
   requestId: string,
   toolCall: Message.ToolCall,
   tail: OpenCalls.Tail,
-  { code, contextUpdate, failure, nestedUsage }: Answer
+  { code, contextUpdate, failure, used: nested = {} }: Answer
 ): Records.Record => {
   const used = {
     ...(contextUpdate === undefined ? {} : { contextUpdate }),
-    ...(nestedUsage === undefined ? {} : { nestedUsage })
+    ...nested
   }
   if (tail._tag === "AskUserRequested") {
     const { toolCall: _, ...suspension } = OpenCalls.question(toolCall, tail)
@@ -71,7 +74,7 @@ export const waitOf = (
   requestId: string,
   toolCall: Message.ToolCall,
   event: Event.Of<"ToolApprovalRequested" | "ToolSuspended">,
-  used: Pick<Records.CallWaits, "nestedUsage"> = {}
+  used: Used = {}
 ): Records.Record => {
   const suspensions = event._tag === "ToolSuspended"
     ? event.suspensions

@@ -19,6 +19,7 @@ import { checkNames, type NamesOf } from "../declare/schema.ts"
 import * as Values from "../declare/values.ts"
 import * as SharedMessages from "../fold/sharedMessages.ts"
 import * as Pulled from "../loop/scopedPull.ts"
+import * as Accounts from "../permits/account.ts"
 import type { Wait } from "../permits/permits.ts"
 import type * as RunJournal from "../run/runJournal.ts"
 import * as Claims from "./claim.ts"
@@ -525,12 +526,15 @@ const stepsWithin = (
   Effect.gen(function*() {
     const isOurs = Nested.isOfCalls(id, calls)
     const steps = new Map<string, RunJournal.Inside>()
+    const requests: Array<RunJournal.Inside> = []
     for (const other of (yield* listWithin(store, id)).filter(isOurs)) {
       let isSince = false
       yield* Stream.runForEach(store.read(other), ({ record }) =>
         Effect.sync(() => {
           if (record._tag === "RunStarted" && record.resumes !== true) isSince = record.startedAt >= since
-          if (!isSince || !("requestId" in record && "stepIndex" in record)) return
+          if (!isSince) return
+          if ("nestedSpent" in record) requests.push(Accounts.insideOf(record.nestedSpent))
+          if (!("requestId" in record && "stepIndex" in record)) return
           const key = JSON.stringify([other, record.requestId, record.stepIndex])
           const before = steps.get(key) ?? { notes: {} }
           const notes = "notes" in record ? { ...before.notes, ...record.notes } : before.notes
@@ -540,10 +544,10 @@ const stepsWithin = (
           steps.set(key, isReplied ? { notes, usage } : { notes })
         }))
     }
-    return Array.from(steps.values())
+    return [...steps.values(), ...requests]
   })
 
-/** Reads the steps of runs started by the open run's calls. */
+/** Reads the steps of runs started by the open run's calls, and the cost of those calls' own requests. */
 export const insideOf = (
   store: Journals.Service,
   { id = "", run, turn }: States.State
@@ -552,7 +556,8 @@ export const insideOf = (
   // An earlier run's turn is not a step of this run, and leaves the table when its last call is answered.
   const calls = new Set([...asked.map((call) => call.id), ...turn?.calls.keys() ?? [], ...run?.came.keys() ?? []])
   if (calls.size === 0) return Effect.succeed([])
-  return Effect.orDie(stepsWithin(store, id, calls, run?.startedAt ?? 0))
+  const own = Accounts.insideOf(run?.nestedSpent)
+  return Effect.map(Effect.orDie(stepsWithin(store, id, calls, run?.startedAt ?? 0)), (steps) => [own, ...steps])
 }
 
 /** Removes the journals of nested runs. */

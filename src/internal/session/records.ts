@@ -575,6 +575,14 @@ export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedS
   toolCallId: Schema.optionalKey(Schema.String)
 })) {}
 
+/** Cost of requests. Money is in millionths of the currency. */
+const Cost = Schema.Struct({
+  calls: Schema.Finite,
+  inputTokens: Schema.Finite,
+  outputTokens: Schema.Finite,
+  money: Schema.Finite
+})
+
 /**
  * A call's answer, from its handler, its gates, a timeout or a stop.
  *
@@ -596,6 +604,8 @@ export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("C
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   /** Usage of the handler's nested runs. Left out if zero. */
   nestedUsage: Schema.optionalKey(Response.Usage),
+  /** Cost of the handler's steps and classifications under a budget. Left out if zero. */
+  nestedSpent: Schema.optionalKey(Cost),
   /** Answer length before truncation, in characters. Left out if not truncated. */
   originalLength: Schema.optionalKey(Schema.Int)
 })) {}
@@ -623,7 +633,9 @@ export class CallWaits extends Schema.Opaque<CallWaits>()(Schema.TaggedStruct("C
   /** The handler's context update. Left out if absent. */
   contextUpdate: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque)),
   /** Usage of the handler's nested runs. Left out if zero. */
-  nestedUsage: Schema.optionalKey(Response.Usage)
+  nestedUsage: Schema.optionalKey(Response.Usage),
+  /** Cost of the handler's steps and classifications under a budget. Left out if zero. */
+  nestedSpent: Schema.optionalKey(Cost)
 })) {}
 
 /**

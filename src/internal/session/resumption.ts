@@ -19,6 +19,7 @@ import { toolError } from "../declare/outcome.ts"
 import type * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
 import * as PrepareStep from "../loop/prepareStep.ts"
+import * as Accounts from "../permits/account.ts"
 import * as RunJournal from "../run/runJournal.ts"
 import * as Inherited from "../stop/inherited.ts"
 import type { Running } from "../stop/ownedFibers.ts"
@@ -168,10 +169,13 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   const isKept = writer.store !== undefined
   /** Nested usage of running calls. */
   const spent = new Map<string, Spendings.Spending>()
-  /** Returns the usage of a call that ends or waits. */
-  const usedBy = (id: string): { readonly nestedUsage?: Response.Usage } => {
-    const nestedUsage = spent.get(id)?.total ?? null
-    return nestedUsage === null ? {} : { nestedUsage }
+  /** Returns the usage of a call that ends or waits, and the cost of its requests without a journal. */
+  const usedBy = (id: string): SessionEvents.Used => {
+    const { total: nestedUsage = null, unkept: nestedSpent = Accounts.nothing } = spent.get(id) ?? {}
+    return {
+      ...(nestedUsage === null ? {} : { nestedUsage }),
+      ...(nestedSpent.calls === 0 ? {} : { nestedSpent })
+    }
   }
 
   /** Times the step's calls were complete in its reply. */
@@ -202,7 +206,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   (handler: Effect.Effect<unknown, never, any>): Effect.Effect<unknown, never, any> =>
     Effect.gen(function*() {
       // A call's attempts share one spending.
-      const spending = spent.get(call.id) ?? new Spendings.Spending(yield* Spendings.CurrentSpending)
+      const spending = spent.get(call.id) ?? new Spendings.Spending(yield* Spendings.CurrentSpending, Accounts.nothing)
       spent.set(call.id, spending)
       const nesting = writer.store === undefined
         ? undefined
@@ -350,7 +354,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
     answered: (call, answer) => {
       // The next owner starts the call. An answer arriving here, such as from its timeout, does not count.
       if (parked.has(call.id)) return Effect.interrupt
-      return end(call, SessionEvents.endOf(requestId, call, answer.tail, { ...answer, ...usedBy(call.id) }))
+      return end(call, SessionEvents.endOf(requestId, call, answer.tail, { ...answer, used: usedBy(call.id) }))
     },
     waits: (call, event) => end(call, SessionEvents.waitOf(requestId, call, event, usedBy(call.id))),
     failed: ({ id }) => writer.append([{ _tag: "AttemptFailed", requestId, toolCallId: id }], running),

@@ -160,6 +160,8 @@ export interface Run {
   spent: Response.Usage | null
   /** Usage of nested runs ended since the last whole step. */
   nestedUsage: Response.Usage | null
+  /** Cost of its calls' requests without a journal. */
+  nestedSpent: Accounts.Amount
   /** Context updates by handlers in whole turns. */
   context: Json.JsonObject | undefined
   /** Number of times another process resumed the run. */
@@ -992,6 +994,7 @@ const runStarted = (state: State, record: Records.RunStarted): void => {
     attempt: 0,
     spent: null,
     nestedUsage: null,
+    nestedSpent: Accounts.nothing,
     context: undefined,
     resumptions: 0,
     processName,
@@ -1078,7 +1081,8 @@ const noteBeside = (turn: Turn, id: string): void => {
   }
 }
 
-const use = (run: Run, nestedUsage: Response.Usage | undefined): void => {
+const use = (run: Run, { nestedSpent, nestedUsage }: Records.CallEnded | Records.CallWaits): void => {
+  if (nestedSpent !== undefined) run.nestedSpent = Accounts.plus(run.nestedSpent, nestedSpent)
   if (nestedUsage !== undefined) run.nestedUsage = Response.sumUsage([run.nestedUsage, nestedUsage])
 }
 
@@ -1106,7 +1110,7 @@ export const isOpenCall = (turn: State["turn"], id: string | undefined): boolean
 }
 
 const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
-  const { contextUpdate, failure, halt, message, nestedUsage, originalLength, reason } = record
+  const { contextUpdate, failure, halt, message, originalLength, reason } = record
   const { toolCallId = "" } = message
   const { turn } = state
   const call = turn?.calls.get(toolCallId)
@@ -1114,7 +1118,7 @@ const callEnded = (state: State, run: Run, record: Records.CallEnded): void => {
   const haltedBy = halt && Json.withError(halt, "onToolErrorException")
   const ended = { ...answered(call, message), failure, code: reason, halt: haltedBy, contextUpdate, originalLength }
   setCall(turn, toolCallId, ended)
-  use(run, nestedUsage)
+  use(run, record)
   noteHalt(run, turn, ended)
   if (halt !== undefined || failure !== undefined) noteBeside(turn, toolCallId)
   run.came.set(toolCallId, cameOf(state, reason, toolCallId))
@@ -1132,14 +1136,14 @@ const noteHalt = (run: Run, turn: Turn, call: Call): void => {
 }
 
 const callWaits = ({ turn }: State, run: Run, record: Records.CallWaits): void => {
-  const { contextUpdate, nestedUsage, requestId, resume, toolCallId } = record
+  const { contextUpdate, requestId, resume, toolCallId } = record
   const call = turn?.calls.get(toolCallId)
   if (turn === undefined || call === undefined || call._tag === "Answered") return
   const suspensions = record.suspensions.map((open) => ({ ...open, toolCall: open.toolCall ?? call.toolCall }))
   const waits = { _tag: "Waiting", requestId, suspensions, answers: [], contextUpdate } as const
   const waiting = { ...known(call), ...waits, ...(resume === undefined ? {} : { resume }) }
   setCall(turn, toolCallId, waiting)
-  use(run, nestedUsage)
+  use(run, record)
   noteHalt(run, turn, waiting)
   if (suspensions.some(isOwnQuestion(waiting))) noteBeside(turn, toolCallId)
   if (call._tag === "Started") run.came.set(toolCallId, "ended")

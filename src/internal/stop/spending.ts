@@ -3,6 +3,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
 import * as Response from "../../Response.ts"
+import * as Accounts from "../permits/account.ts"
 
 /** Usage of the run whose handler this code runs in. */
 export const CurrentSpending: Context.Reference<Spending | undefined> = Context.Reference<Spending | undefined>(
@@ -26,9 +27,19 @@ export class Spending {
   private used: Used | undefined
   private ended: Response.Usage | null = null
   private alive: Set<Spending> | undefined
+  /** Cost of the requests of a recorded call that have no journal: steps and classifications. */
+  unkept: Accounts.Amount | undefined
 
-  constructor(around: Spending | undefined) {
+  /** Keeps the cost of such requests where `unkept` is given: in a recorded call. */
+  constructor(around: Spending | undefined, unkept?: Accounts.Amount) {
     this.around = around
+    this.unkept = unkept
+  }
+
+  /** Counts a request without a journal in the nearest recorded call. */
+  pay(amount: Accounts.Amount): void {
+    if (this.unkept === undefined) this.around?.pay(amount)
+    else this.unkept = Accounts.plus(this.unkept, amount)
   }
 
   /** Sets the source for the run's own usage. */
