@@ -378,7 +378,7 @@ class Requested {
       : Effect.as(settling, keeping(spent))
   }
 
-  /** Returns a recorded reply's cost. */
+  /** Returns a recorded reply's cost. `usage` includes the step's discarded replies, which are settled already. */
   private spentRepeated(usage: Response.Usage | null, note: Accounts.Note): Accounts.Amount {
     const { reserved = Accounts.nothing } = note
     if (usage === null) return reserved
@@ -438,7 +438,7 @@ class Requested {
       if (reserved !== undefined && this.mayFinalize) Accounts.keepFor(this.account, reserved)
       return ask
     }
-    // The request was never made: the rules are asked again.
+    // A request still open here was never made: the rules are asked again.
     const [, settling] = this.settle(undefined, false)
     if (settling === Effect.void) return this.reserving(ask, at)
     return Effect.flatMap(settling, () => {
@@ -487,7 +487,7 @@ class Requested {
     })
   }
 
-  /** Returns the granted request, or the end in its place. */
+  /** Returns the granted request. If an account is exhausted, returns a last step or the end instead. */
   private granted(
     given: Accounts.Reservation | Accounts.Exhausted,
     ask: Ask,

@@ -268,7 +268,10 @@ class Loop<E, R> implements Driver {
     if (parts.rules.some(({ open }) => open !== undefined)) this.phase = { _tag: "Starting", first: this.phase }
   }
 
-  /** Resumes the run after its whole steps. The next phase is decided again, unless a rule has noted its decision. */
+  /**
+   * Resumes the run after its whole steps. What follows the last step is decided again, unless the next step's request
+   * or reply is recorded.
+   */
   private takeUp({ attempt, introduced, noted, spent, steps, turn }: RunJournal.Start): void {
     for (const { notes, result: { contextUpdate } } of steps) {
       if (contextUpdate !== undefined) this.base = withContext(this.base, contextUpdate)
@@ -369,7 +372,7 @@ class Loop<E, R> implements Driver {
     }
   }
 
-  /** Sets the next phase, after emitting events. */
+  /** Sets the next phase, which begins once the events are emitted. */
   private become(phase: Phase<E>, events?: Events): Emitted<E, R> {
     this.phase = phase
     return Effect.succeed(events)
@@ -433,7 +436,8 @@ class Loop<E, R> implements Driver {
 
   /**
    * Starts calls, and emits their immediate events together with the starting event. A step's end is emitted with its
-   * last answer. Both save a pull. After an earlier turn's calls the model is asked, which takes time.
+   * last answer. Both save a pull. An earlier turn's last answer is emitted alone: the model is asked next, which takes
+   * time.
    */
   private showStarting(startable: ReadonlyArray<Plan.Decode>, visible: Events): EventPull<E, R> {
     const early = this.startEarly(startable)
@@ -906,7 +910,10 @@ class Loop<E, R> implements Driver {
     return this.endUnheard(events, error)
   }
 
-  /** Ends a step that has shown nothing from its reply. In a run's first step, the run fails. */
+  /**
+   * Ends a step that has shown nothing from its reply. In a run's first step, the run fails, unless it began with an
+   * earlier turn's calls.
+   */
   private endUnheard(events: Events, error: unknown): Emitted<E, R> {
     // Calls of a recorded reply stay unchanged for the next process.
     const isRepeated = this.turn !== undefined
@@ -928,13 +935,14 @@ class Loop<E, R> implements Driver {
     spans.replied(Fold.toResponse(state), error ?? { isCut: this.isCancelled && state.message === null })
   }
 
-  /** Closes the connection, however the reply ended, before starting the other calls. */
+  /** Decides on the calls. The rules first hear a recorded reply, as they heard a reply just read. */
   private deciding(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     const { turn } = this
     if (turn === undefined) return this.decide(batch)
     return this.replied(undefined, !Plan.isBegun(turn.calls) && !this.isCancelled, () => this.decide(batch))
   }
 
+  /** Closes the connection, however the reply ended, before starting the other calls. */
   private decide(batch: Batches.Batch<E> | undefined): Emitted<E, R> {
     return this.after(this.beginDisconnect(Exit.void), () => {
       this.step.reply = undefined

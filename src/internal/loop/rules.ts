@@ -102,7 +102,7 @@ export interface At {
   readonly notes: ReadonlyArray<Notes>
   /** Notes on the current step so far. After a step, notes made by rules for the next step. */
   readonly noted: Notes
-  /** Initial notes of rules that keep theirs for the session. */
+  /** Notes of rules that keep theirs for the session, as known at the start of the run. */
   readonly kept: Notes
   /** Reason why the current step is last, if known; after a step, the reason for that step. */
   readonly last: string | undefined
@@ -345,7 +345,7 @@ export interface Inside {
  * @since 0.1.0
  */
 export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
-  /** Name recording its notes and ends. */
+  /** Name under which its notes and ends are recorded. */
   readonly name: string
   /** Opens the rule with a run. The returned functions replace the rule's own. The scope closes with the run. */
   readonly open?: (run: Run) => Effect.Effect<Hooks<E, R>, E, R | Scope.Scope>

@@ -247,7 +247,7 @@ const stopsOf = <M extends SessionEvents.Mode, R>(
     if ((parent ?? deadline ?? cancel ?? writer.store ?? resumed?.ending) === undefined) return undefined
     const cancellation = new Cancellation.Cancellation()
     yield* Cancellation.watch(cancellation, { parent, deadline, cancel }, yield* Effect.scope)
-    // A run ended instead of resumed first answers its recorded calls.
+    // A run ended instead of resumed gets no stop requests: it answers its recorded calls, and ends.
     if (writer.store !== undefined && resumed?.ending === undefined) {
       const context = yield* Effect.context<R | Scope.Scope>()
       const hook = Context.get(context, Writers.CurrentStopHook)
@@ -397,7 +397,10 @@ interface Wanted<O> {
   readonly asked: NonNullable<Loop.Recorded["checked"]>["asked"]
   readonly defaults: Policy.Defaults
   readonly cancel: Settings.CancelSource<any> | undefined
-  /** `true` if the run gets its stops from the operation: it may begin with an earlier turn's calls. */
+  /**
+   * `true` if the run gets its stops from the operation: the session is kept, or the run may begin with an earlier
+   * turn's calls.
+   */
   readonly isStopped: boolean
 }
 

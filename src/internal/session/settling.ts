@@ -147,7 +147,7 @@ export interface SettleOptions {
   readonly by?: string
 }
 
-/** Returns a record's time as text, if any. */
+/** Returns a record's time as text, or "before" for an unknown time. */
 const timeOf = (at: number | undefined): string =>
   Option.match(at === undefined ? Option.none() : DateTime.make(at), {
     onNone: () => "before",
@@ -258,7 +258,8 @@ const idOf = (name: string): string => {
 }
 
 /**
- * Returns `true` if the run named by an id has asked: an answer to a call's earlier wait does not answer the next wait.
+ * Returns `true` if an id names no run, or the run where the open suspensions began to wait: an answer to a call's
+ * earlier wait does not answer the next wait.
  */
 const isOfRun = (state: States.State, name: string): boolean => {
   const { run } = CallPaths.parse(name) ?? {}

@@ -1,9 +1,10 @@
 /**
  * Journal state: the single fold of records, and questions about the state.
  *
- * A turn is a table of calls; waiting and interruption are call states. `apply` is the only fold: for a journal being
- * read, for one being written by an operation, and for an unrecorded session. It changes the given state, so a call
- * costs the same in long and short turns; `copyOf` makes a branch. Nothing else duplicates this state.
+ * A turn is a table of calls; waiting and interruption are call states. `apply` is the only fold of a journal, whether
+ * read or being written by an operation. `change`, its part without fingerprint and size, folds an unrecorded session.
+ * Both change the given state, so a call costs the same in long and short turns; `copyOf` makes a branch. Nothing else
+ * duplicates this state.
  *
  * @since 0.1.0
  */
@@ -179,7 +180,7 @@ export interface Run {
   readonly versions: NonNullable<Records.RunStarted["versions"]>
   /** `true` once one of its calls has started. */
   hasStarted: boolean
-  /** Values restored if the run fails before that. */
+  /** Values restored if the run fails before a call has started or a step is whole. */
   readonly before: Before
   /** Verdicts that arrived during the run. They count at its end. */
   readonly settlements: Array<Records.CallSettled>
@@ -439,7 +440,8 @@ export const isOwnQuestion = (call: Waiting) => ({ kind, path }: Event.Suspensio
   kind === "question" && path === undefined && !isToResume(call.resume)
 
 /**
- * Returns `true` if a state waits for its answer. A state with an answer belongs to the attempt that got the answer.
+ * Returns `true` if a handler's state waits for the answer to its question. A state with an answer belongs to the
+ * attempt that got the answer.
  */
 export const isToResume = (resume: Resume | undefined): resume is Resume =>
   resume !== undefined && !("answer" in resume)
@@ -674,7 +676,7 @@ export const passedOn = (
 /** Outcome of a message whose call has no active run. */
 export const unreachable = { became: "refused", reason: "finished" } as const
 
-/** Refuses messages for runs inside answered calls, or inside an ended run. */
+/** Refuses messages for runs inside answered calls, unless passed on. Once the run has ended, refuses all. */
 const refuseLost = (state: State): void => {
   for (const { message: { id, to }, session } of state.inside) {
     const isLost = session === undefined && !isOpenCall(state.turn, CallPaths.parse(to)?.path[0])
@@ -855,7 +857,10 @@ const closeTurn = (turn: Turn, detail: string): void => {
   }
 }
 
-/** Closes a failed or interrupted run: its whole steps are kept, and an earlier turn's started calls are cancelled. */
+/**
+ * Closes a failed or interrupted run: its whole steps are kept, its unfinished turn is dropped, and an earlier turn's
+ * started calls are cancelled.
+ */
 export const leave = (state: State, detail: string): void => {
   sessions.delete(state)
   const { turn } = state
@@ -1096,7 +1101,10 @@ const cameOf = ({ run, stop }: State, reason: Records.CallEnded["reason"], id: s
   return reason === "cancelled" && isRequested === true ? "stopped" : "ended"
 }
 
-/** Returns the stop requests for unanswered calls. A request for a call inside another call counts for both. */
+/**
+ * Returns the stop requests for unanswered calls. A request for a call inside another call is returned while the outer
+ * call is unanswered.
+ */
 export const callStopsIn = ({ run, turn }: State): ReadonlyArray<Records.StopRequested> => {
   const stops = run?.callStops ?? []
   if (stops.length === 0) return stops
@@ -1380,8 +1388,8 @@ const inRun = (state: State, run: Run, record: Records.Record): void => {
 }
 
 /**
- * Applies a record. The same records give the same state in every process. A record in the wrong position changes
- * nothing.
+ * Applies a record. The same records give the same state in every process. A record of an event in a run that is not
+ * open changes only the fingerprint and the size.
  */
 export const apply = (state: State, record: Records.Record): void => {
   const text = Records.textOf(record)
@@ -1510,7 +1518,7 @@ export const next = (state: State): Next => {
 
 /**
  * Data a store keeps with a session's version, so that sessions are listed, and those with work left found, without
- * reading journals. Records inside a run do not change the summary.
+ * reading journals. An append with only records inside a run brings no new summary.
  *
  * @category models
  * @since 0.1.0

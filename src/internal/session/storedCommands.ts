@@ -1,6 +1,6 @@
 /**
- * Commands from other processes to a kept session: stopping its run, a message for its next run, its labels, and a
- * branch of its conversation. Public as `Session`.
+ * Commands from other processes to a kept session: stopping its run or a call, ending remembered approvals, a message
+ * for one of its runs, its labels, and a branch of its conversation. Public as `Session`.
  *
  * @since 0.1.0
  */
@@ -269,7 +269,7 @@ export const idTaken = (id: string): SessionData.SessionError =>
     detail: `${JSON.stringify(id)} was used before; use another id`
   })
 
-/** Returns the record of a message for the next run. */
+/** Returns the record of a submitted message. */
 export const submission = (
   id: string,
   content: Message.Content,
@@ -299,7 +299,9 @@ const misplacedTo = (
   return otherwise === "next" ? "otherwise must be \"refuse\" with to: no later run gets the message" : undefined
 }
 
-/** Appends a message to a session, for the next run to take. Creates a missing session in the same append. */
+/**
+ * Appends a message to a session, for the run given by `mode` and `to`. Creates a missing session in the same append.
+ */
 export const submit = <E = never>(
   id: string,
   content: Message.Content,
@@ -316,7 +318,8 @@ export const submit = <E = never>(
     for (let known = options.known;; known = undefined) {
       let summary: States.Summary | undefined
       let version = known?.version ?? (yield* Kept.versionOf(id))
-      // A new id cannot have been used before. A refused message leaves no work.
+      // Otherwise the journal need not be read: a new id cannot have been used before. A message that may be refused
+      // may leave no work, which only the state shows.
       const isToRead = (options.id ?? check ?? options.otherwise ?? to) !== undefined || Nested.mayBeNested(id)
       if (isToRead && version > 0) {
         const journal = known ?? (yield* Kept.read(id))

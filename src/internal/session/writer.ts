@@ -61,12 +61,14 @@ interface Writing {
   readonly running: Running
   /**
    * Succeeds with `true` when the records are in the journal, and with `false` if the run was stopped before a
-   * handler's start was written. If they cannot be written, their writer waits until the operation is stopped.
+   * handler's start was written, or a message's fate was settled before. Reports also succeed with `true` after their
+   * append was abandoned: a stopping run may end. If they cannot be written, their writer waits until the operation is
+   * stopped.
    */
   readonly written: Deferred.Deferred<boolean>
   /** `true` if its writer was interrupted: an intent not yet in an append is then dropped. */
   isWithdrawn: boolean
-  /** `true` if nothing waits for the append: the next owner also writes these records. */
+  /** `true` if nothing waits for the append: if these records are not written, the next owner writes them. */
   readonly isPosted?: boolean
 }
 
@@ -113,7 +115,7 @@ const mayFollow = (records: Records.Records, command: Records.Record): boolean =
   if (command._tag === "CallSettled") return records.every((record) => isOfRun(record) && !isAbandonment(record))
   // A message is checked against those before.
   if (command._tag === "MessageSubmitted") return !records.some(({ _tag }) => _tag === "MessageSubmitted")
-  // A request with the message is not made.
+  // A run that takes the message cannot start. A request with the message is dropped: see `isOvertaken`.
   if (command._tag === "MessageWithdrawn") {
     return !records.some((record) => record._tag === "RunStarted" && record.takes?.id === command.id)
   }
@@ -236,7 +238,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   private readonly around: Writer | undefined
   /** Writers of nested runs, in starting order. */
   private inside: ReadonlyArray<Writer> = []
-  /** Open calls of an interrupted run, until one of their nested runs begins and is active again. */
+  /** Calls in an interrupted run's turn, each until one of its nested runs is active again. */
   private readonly interrupted: Set<string>
   /** Message records given to this writer, by tag and message id. */
   private readonly posted = new Set<string>()
@@ -288,9 +290,10 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   }
 
   /**
-   * Appends the start of a handler or a request, like `append`. Succeeds with `true` if it may start: its start is in
-   * the journal. Succeeds with `false` if its run was stopped before: a stop precedes the start in the journal, or its
-   * append was abandoned.
+   * Appends the start of a handler or a request, like `append`. Succeeds with `true` if it may start: a handler's start
+   * is then in the journal. Succeeds with `false` for a handler if its run was stopped before: a stop precedes the
+   * start in the journal, or its append was abandoned. Succeeds with `false` for a request if one of its inbox messages
+   * was withdrawn before.
    */
   start(record: Records.CallStarted | Records.StepPrepared, running: Running): Effect.Effect<boolean> {
     return this.write([record], running)
@@ -419,7 +422,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     if (observed.by !== undefined) observed.by(this)
   }
 
-  /** Passes on the run's stop, stops of unanswered calls, and messages. A listener gets each stop more than once. */
+  /** Passes on the run's stop, stops of unanswered calls, and messages. A listener may get a stop more than once. */
   private notify(): void {
     const { stop } = this.state
     if (stop !== undefined) this.listeners.get(stop.requestId)?.(stop)
@@ -460,7 +463,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
         : inside.findLast((writer) => writer.id === session)
       if (session !== undefined) {
         const fate = nested && Nested.fateIn(nested.state, message.id)
-        // A repeated message is the first message again.
+        // The nested run's writer drops a message already in its journal.
         if (fate === undefined) nested?.post(Nested.passedOn(message))
         else settle(fate)
       } else if (nested !== undefined) {
