@@ -1,5 +1,6 @@
 /** Messages to the runs inside a kept session: passed on from journal to journal under one id, with one fate. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
@@ -21,13 +22,15 @@ const calls: Record<string, readonly [id: string, name: string, times: number]> 
 }
 
 /** A model that replies by the conversation alone. */
-const modelOf = (asked: Array<Adapter.Request>) =>
+const modelOf = (asked: Array<Adapter.Request>, begins?: ReadonlyArray<ReturnType<typeof toolCall | typeof finish>>) =>
   Adapter.layer({
     stream: (request) => {
       asked.push(request)
       const turn = request.messages.filter(({ role }) => role === "assistant").length
       const [id, name, times] = calls[String(request.messages[0]?.content)]!
-      const reply = turn < times
+      const reply = turn === 0 && id === "c0" && begins !== undefined
+        ? begins
+        : turn < times
         ? [toolCall(turn === 0 ? id : `${id}${turn}`, name, {}), finish("tool_calls")]
         : [text("Done."), finish("stop")]
       return Stream.unwrap(Effect.map(Script.make([reply]), (scripted) => scripted.stream(request)))
@@ -113,6 +116,16 @@ const hasOneFate = (id: string, asked: ReadonlyArray<Adapter.Request>, content: 
       if (own !== undefined) assert.deepStrictEqual(fateOf(own), fateOf(receipt), `${where}: ${session}`)
     }
     return receipt?.became
+  })
+
+/** Holds that a journal passes a message on so many times, and that each journal which it names has the message. */
+const isForwarded = (id: string, from: string, times: number) =>
+  Effect.gen(function*() {
+    const named = (yield* recordsOf(from)).flatMap((record) =>
+      record._tag === "MessageForwarded" && record.id === id ? [record.session] : []
+    )
+    assert.lengthOf(named, times)
+    for (const session of named) assert.isDefined(Session.receipt(yield* Session.open(session), id), session)
   })
 
 /** What the next owner does with the run of a process that was killed. */
@@ -389,6 +402,102 @@ describe("messages to the runs inside a session", () => {
       yield* passing(Effect.provide(driven(act), modelOf(asked)), 100)
       assert.deepStrictEqual(answers, [true, false])
       assert.strictEqual(yield* hasOneFate("m", asked, "no", ""), "withdrawn")
+      yield* inOrder
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("G51: a withdrawal that the owner between records first has taken the message back nevertheless", () =>
+    Effect.gen(function*() {
+      const asked: Array<Adapter.Request> = []
+      const own = yield* Session.Store
+      /** The store of the withdrawal: the owner sees the withdrawal in the innermost journal, and is faster in the others. */
+      const late: typeof own = {
+        ...own,
+        append: (...args) => {
+          const [, , records] = args
+          return Effect.delay(own.append(...args), records.some(({ _tag }) => _tag === "MessageSettled") ? 3_000 : 0)
+        }
+      }
+      const answer = Deferred.makeUnsafe<boolean>()
+      const follow = Session.submit("s", "no", { id: "m", mode: "follow", to: "c0/i0" })
+      const withdrawal = Session.withdraw("s", "m").pipe(
+        Effect.provideService(Session.Store, late),
+        Effect.orDie,
+        Effect.flatMap((is) => Deferred.succeed(answer, is))
+      )
+      const act: Act = (call) =>
+        call === "d0"
+          ? follow.pipe(Effect.andThen(Effect.sleep(1_000)), Effect.andThen(Effect.forkDetach(withdrawal)))
+          : Deferred.await(answer)
+      yield* passing(Effect.provide(driven(act), modelOf(asked)), 100)
+      assert.isTrue(yield* Deferred.await(answer))
+      assert.strictEqual(yield* hasOneFate("m", asked, "no", ""), "withdrawn")
+      yield* inOrder
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("G51: a run that ends while it is named has the message in its journal, and the same fate", () =>
+    Effect.gen(function*() {
+      const asked: Array<Adapter.Request> = []
+      const own = yield* Session.Store
+      const has = (records: Journal.Records, tag: Journal.Record["_tag"]) => records.some(({ _tag }) => _tag === tag)
+      let isSent = false
+      const raced: typeof own = {
+        ...own,
+        append: (...args) =>
+          Effect.gen(function*() {
+            const [id, , records] = args
+            if (/^s\/c0@[^/]+$/.test(id) && has(records, "RunEnded") && !isSent) {
+              isSent = true
+              yield* Effect.orDie(Effect.provideService(steer("m", "late", "c0"), Session.Store, own))
+              yield* Effect.sleep(2_000)
+            }
+            if (id === "s" && has(records, "MessageForwarded")) yield* Effect.sleep(4_000)
+            return yield* own.append(...args)
+          })
+      }
+      const ran = driven(() => Effect.void).pipe(
+        Effect.provide(modelOf(asked)),
+        Effect.provideService(Session.Store, raced)
+      )
+      yield* passing(ran, 100)
+      assert.deepStrictEqual(fateOf(yield* receiptOf("m")), refused("finished"))
+      assert.strictEqual(yield* hasOneFate("m", asked, "late", ""), "refused")
+      yield* isForwarded("m", "s", 1)
+      yield* inOrder
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  it.effect("G51: a message is refused or passed on, where its run begins while it is refused", () =>
+    Effect.gen(function*() {
+      const asked: Array<Adapter.Request> = []
+      const own = yield* Session.Store
+      let isSent = false
+      const raced: typeof own = {
+        ...own,
+        append: (...args) =>
+          Effect.gen(function*() {
+            const [id, , records] = args
+            if (id !== "s" && records.some(({ _tag }) => _tag === "RunStarted")) yield* Effect.sleep(1_000)
+            if (id === "s" && records.some(({ _tag }) => _tag === "CallEnded")) {
+              // The retry of this append takes longer than the run inside takes to begin.
+              if (isSent) yield* Effect.sleep(3_000)
+              else yield* Effect.orDie(Effect.provideService(steer("m", "early", "c0"), Session.Store, own))
+              isSent = true
+            }
+            return yield* own.append(...args)
+          })
+      }
+      const quick = Tool.make("quick", { parameters: {}, handler: () => Effect.succeed("seen") })
+      const outer = Tool.make("outer", { parameters: {}, handler: () => Chat.run("other", { tools: [look] }) })
+      const look = Tool.make("look", { parameters: {}, handler: () => Effect.as(Effect.sleep(5_000), "seen") })
+      const both = [toolCall("c0", "outer", {}), toolCall("c9", "quick", {}), finish("tool_calls")]
+      const replies = modelOf(asked, both)
+      const ran = driven(() => Effect.void, [outer, quick]).pipe(
+        Effect.provide(replies),
+        Effect.provideService(Session.Store, raced)
+      )
+      yield* passing(ran, 100)
+      assert.deepStrictEqual(fateOf(yield* receiptOf("m")), refused("finished"))
+      assert.strictEqual(yield* hasOneFate("m", asked, "early", ""), "refused")
+      yield* isForwarded("m", "s", 0)
       yield* inOrder
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 

@@ -109,6 +109,8 @@ export const settledIn = (
       if (fate !== undefined) return { fate, isOwn }
       const inner = States.passedOn(known, id)
       const within = inner && (yield* settledIn(store, inner, end))
+      // The innermost journal decides, also where the owner records its outcome in this one.
+      isOwn ||= within?.isOwn === true
       const settled = within === undefined ? end : { _tag: "MessageSettled", id, fate: within.fate } as const
       if (settled === undefined) return undefined
       // A removed run's journal has no message to deliver.
@@ -123,7 +125,7 @@ export const settledIn = (
         Effect.as(true),
         Effect.catchTag("SessionConflict", () => Effect.succeed(false))
       )
-      isOwn = isWritten && records.includes(settled) && within?.isOwn !== false
+      if (within === undefined) isOwn = isWritten && records.includes(settled)
     }
   })
 

@@ -240,7 +240,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   private inside: ReadonlyArray<Writer> = []
   /** Calls in an interrupted run's turn, each until one of its nested runs is active again. */
   private readonly interrupted: Set<string>
-  /** Message records given to this writer, by tag and message id. */
+  /** Message records given to this writer, by kind and message id. */
   private readonly posted = new Set<string>()
   private hasLeft = false
   /** Stop listeners, by run id. */
@@ -449,14 +449,15 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
 
   /**
    * Passes on messages for nested runs, and takes their outcomes from there: each record in either journal leads to the
-   * next. A message whose call has no active run is refused.
+   * next. A message whose call has no active run is refused. Which of the two is decided once: a run may begin or end
+   * while that record is written.
    */
   private pass(): void {
     const { id, inside, interrupted, state: { run } } = this
     if (run === undefined) return
     for (const { message, session } of this.state.inside) {
-      const settle = (fate: Records.MessageSettled["fate"]) =>
-        this.post({ _tag: "MessageSettled", id: message.id, fate })
+      const settled = (fate: Records.MessageSettled["fate"]) =>
+        ({ _tag: "MessageSettled", id: message.id, fate }) as const
       const [call = ""] = CallPaths.parse(message.to)?.path ?? []
       const nested = session === undefined
         ? inside.findLast((writer) => writer.state.run !== undefined && isIn(id, call)(writer))
@@ -465,16 +466,20 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
         const fate = nested && Nested.fateIn(nested.state, message.id)
         // The nested run's writer drops a message already in its journal.
         if (fate === undefined) nested?.post(Nested.passedOn(message))
-        else settle(fate)
+        else this.post(settled(fate))
       } else if (nested !== undefined) {
-        this.post({ _tag: "MessageForwarded", requestId: run.requestId, id: message.id, session: nested.id })
-      } else if (!interrupted.has(call)) settle(States.unreachable)
+        const { requestId } = run
+        this.post({ _tag: "MessageForwarded", requestId, id: message.id, session: nested.id }, "decision")
+      } else if (!interrupted.has(call)) this.post(settled(States.unreachable), "decision")
     }
   }
 
-  /** Appends a message record, once. Nothing waits for the append. */
-  private post(record: Records.MessageSubmitted | Records.MessageForwarded | Records.MessageSettled): void {
-    const name = `${record._tag} ${record.id}`
+  /** Appends a message record, once for each kind. Nothing waits for the append. */
+  private post(
+    record: Records.MessageSubmitted | Records.MessageForwarded | Records.MessageSettled,
+    kind: string = record._tag
+  ): void {
+    const name = `${kind} ${record.id}`
     if (this.hasLeft || this.posted.has(name)) return
     this.posted.add(name)
     const written = Deferred.makeUnsafe<boolean>()
