@@ -111,15 +111,19 @@ describe("the command", { timeout: limit }, () => {
     }
   })
 
-  it("G50: npm run crash -- --steers kills workers while messages come, and each message has one fate", async () => {
+  it("G50, G51: npm run crash -- --steers kills workers while messages come, and each message has one fate", async () => {
     const { stdout } = await promisify(execFile)(
       process.execPath,
       ["--conditions=source", join(root, "scratchpad/crash/main.ts"), "--steers", "--kills", "5"]
     )
-    const { found, kills, sessions, violations } = JSON.parse(stdout)
+    const { found, kills, nested, sessions, violations } = JSON.parse(stdout)
     assert.deepStrictEqual([kills, violations], [5, []])
-    // Each session has six messages.
-    assert.strictEqual(Object.values<number>(found).reduce((sum, count) => sum + count), 6 * sessions)
-    assert.isAbove(found.delivered, 0)
+    const sum = (counts: Record<string, number>) => Object.values(counts).reduce((sum, count) => sum + count)
+    // Each session has six messages, and each of the sub-agents of half of them has three.
+    assert.strictEqual(sum(found.session), 6 * sessions)
+    assert.deepStrictEqual([sum(found.c0), sum(found["c0/c1"])], [3 * nested, 3 * nested])
+    assert.isAbove(found.session.delivered, 0)
+    // The innermost run works until it has a message.
+    assert.isAbove(found["c0/c1"].delivered, 0)
   })
 })

@@ -74,7 +74,8 @@ program abandons the run that was interrupted, and comes to another result.
   --seed TEXT           of these boundaries; "heddle" by default
   --ids same|new        gives calls new ids each time that the model is asked; "same" by default
   --concurrency N       makes N runs at once; 2 by default
-  --steers              sends messages into runs of two workers over Postgres, of which it kills one --kills times, 200 by default
+  --steers              sends messages into runs of two workers over Postgres, and into their sub-agents, and kills a worker
+                        --kills times, 200 by default
   --stops               measures how long a stop from another process takes, and kills nothing
   --langgraph           compares with LangGraph JS, which npm ci --prefix scratchpad/crash/langgraph installs
   --node PATH           the Node that its SQLite is built for
