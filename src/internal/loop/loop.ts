@@ -7,12 +7,13 @@
  *     Starting   ► its first phase, once all rules are open
  *     Opening    ► Asking; Working in a run beginning with an earlier run's calls;
  *                  Repeating in a run resumed in its open turn;
+ *                  Finishing if a rule ends the run;
  *                  Finishing if the run is cancelled, or Deciding after the step's first request
  *     Repeating  ► Deciding, as after reading a reply
  *     Asking     ► Hearing
- *     Hearing    ► Deciding; Pausing, then Opening, if a rule asks for a broken reply again;
+ *     Hearing    ► Deciding; Pausing, then Opening, if a rule asks the model again;
  *                  Finishing if a later step fails before its first event
- *     Deciding   ► Working
+ *     Deciding   ► Working; Pausing, then Opening, if a rule asks again after a recorded reply
  *     Working    ► Stepping; Working again, for open calls cancelled by the run's end;
  *                  Opening, or Finishing, after an earlier run's calls
  *     Stepping   ► Opening for the next step; Finishing; Done in a run with one step
@@ -850,7 +851,7 @@ class Loop<E, R> implements Driver {
     return batch
   }
 
-  /** Ends the reply. A rule may request a broken reply again, if none of its calls has started. */
+  /** Ends the reply. A rule may ask the model again, if no call of the reply has started. */
   private endReply(phase: Hearing<E>, heard: Ending): Emitted<E, R> {
     if (this.parts.running.isLeft) return Cause.done()
     const isVoid = heard._tag === "Ended" && !this.isCancelled && this.ask.mode === "auto" && Fold.isVoid(this.state)
@@ -889,7 +890,7 @@ class Loop<E, R> implements Driver {
   /** Discards the reply and asks the model again. */
   private askAgain(error: unknown, { after, events = [] }: Rules.AskAgain): Emitted<E, R> {
     this.step.spans?.askedAgain(error)
-    // A reply may break after its message, which is recorded.
+    // A complete message is recorded, even if the reply broke afterwards.
     const discarded = this.state.message === null ? Effect.void : this.discard()
     return Effect.flatMapEager(
       Effect.flatMapEager(this.beginDisconnect(Exit.void), () => discarded),
@@ -1057,7 +1058,7 @@ class Loop<E, R> implements Driver {
     return this.after(this.closeStep(), () => {
       const said = isCut && message.content === "" && message.toolCalls === undefined ? [] : [message]
       const added = said.concat(Fold.answers(state))
-      // A run with one step shares its messages with no other thread.
+      // The first step has its own list of messages: a run with one step shares its messages with no other thread.
       const thread = (index === 0 ? SharedMessages.appended : SharedMessages.appendedShared)(this.thread, added)
       const introduced = Outcomes.since(this.thread, state.thread)
       const messages = introduced.length === 0 ? added : introduced.concat(added)

@@ -221,8 +221,8 @@ export interface SubmitOptions<E = never> {
    */
   readonly mode?: "next" | "steer" | "follow"
   /**
-   * Treatment of a message in another mode if the run ends without the message, or no run is active. `"next"` leaves
-   * the message to the next run, `"refuse"` refuses the message. Defaults to `"next"`.
+   * Treatment of a message in mode `"steer"` or `"follow"` if the run ends without the message, or no run is active.
+   * `"next"` leaves the message to the next run, `"refuse"` refuses the message. Defaults to `"next"`.
    */
   readonly otherwise?: "next" | "refuse"
   /**

@@ -566,7 +566,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
       const failure = Exit.findErrorOption(exit)
       if (Option.isSome(failure)) {
         this.unwritten.push(...taken)
-        // An abandoned append's end means nothing to its operation, already informed that the append is unknown.
+        // An abandoned append's end changes nothing: for its operation, the append may have been written.
         if (!this.isClosed) this.fail(failure.value)
       } else {for (const { written } of taken) {
           Deferred.doneUnsafe(written, Exit.isSuccess(exit) ? Exit.succeed(true) : exit as Exit.Exit<never>)
