@@ -10,9 +10,13 @@ import type * as Response from "../../Response.ts"
 
 /** An amount. Money is in millionths of the currency. */
 export interface Amount {
+  /** Number of model requests. */
   readonly calls: number
+  /** Request tokens. */
   readonly inputTokens: number
+  /** Reply tokens. */
   readonly outputTokens: number
+  /** Money, in millionths of the currency. */
   readonly money: number
 }
 

@@ -575,11 +575,15 @@ export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedS
   toolCallId: Schema.optionalKey(Schema.String)
 })) {}
 
-/** Cost of requests. Money is in millionths of the currency. */
+/** Cost of requests. */
 const Cost = Schema.Struct({
+  /** Number of model requests. */
   calls: Schema.Finite,
+  /** Request tokens. */
   inputTokens: Schema.Finite,
+  /** Reply tokens. */
   outputTokens: Schema.Finite,
+  /** Money, in millionths of the currency. */
   money: Schema.Finite
 })
 
