@@ -104,23 +104,30 @@ describe("Session.snapshot", () => {
       assert.deepStrictEqual(gone, new Journal.SessionConflict({ id: "s", expected: 1, actual: 0 }))
     }).pipe(memory))
 
-  it.live("D-18: a session of 10,000 records loads from its snapshot in 50 ms", () =>
+  it.live("D-18: a session of 10,000 records loads from its snapshot in less than half the time", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const records = Array.from({ length: 1429 }, (_, n) => turn(n)).flat()
       yield* appendAll(store, "s", [opened("s"), ...records])
+      /** The shortest of several loads, in milliseconds of the processor: a busy machine lengthens both. */
+      const shortest = Effect.gen(function*() {
+        let millis = Infinity
+        for (let round = 0; round < 10; round++) {
+          const began = process.cpuUsage()
+          const kept = yield* Session.load("s")
+          const { system, user } = process.cpuUsage(began)
+          millis = Math.min(millis, (system + user) / 1000)
+          assert.strictEqual(kept?.session.thread.messages.length, 4 * 1429)
+        }
+        return millis
+      })
+      const fromRecords = yield* shortest
       const before = (yield* Session.load("s"))!
       assert.isAtLeast(before.version, 10_000)
       yield* Session.snapshot(before)
-      let shortest = Infinity
-      for (let round = 0; round < 10; round++) {
-        const began = process.cpuUsage()
-        const kept = yield* Session.load("s")
-        const { system, user } = process.cpuUsage(began)
-        shortest = Math.min(shortest, (system + user) / 1000)
-        assert.strictEqual(kept?.session.thread.messages.length, 4 * 1429)
-      }
-      assert.isBelow(shortest, 50)
+      const fromSnapshot = yield* shortest
+      process.stdout.write(`D-18, ms: from 10,000 records ${fromRecords}, from a snapshot ${fromSnapshot}\n`)
+      assert.isBelow(fromSnapshot * 2, fromRecords)
     }).pipe(
       Effect.provide(Layer.unwrap(Effect.map(temporaryFile, (filename) => SessionStore.layerSqlite({ filename }))))
     ))
