@@ -6,7 +6,7 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Budget, Chat, type Event, Inbox, Journal, type Message, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import { stores } from "./support/edges.ts"
+import { racedAt, stores } from "./support/edges.ts"
 import { journalOf, prefixed } from "./support/survivor.ts"
 
 const { finish, text, toolCall } = Script
@@ -154,24 +154,9 @@ for (const [name, store] of Object.entries(stores)) {
               turn === 0 ? Session.submit("s", "not that", { id: "m", mode: "steer" }) : Effect.void
             )
             const own = yield* Session.Store
-            let appends = 0
-            /** The store of the owner: another process withdraws right before one of its appends. */
-            const raced: typeof own = {
-              ...own,
-              append: (...args) =>
-                Effect.suspend(() =>
-                  appends++ === at
-                    ? Effect.andThen(
-                      Effect.provideService(
-                        Effect.map(Session.withdraw("s", "m"), (isWithdrawn) => withdrawn.push(isWithdrawn)),
-                        Session.Store,
-                        own
-                      ),
-                      own.append(...args)
-                    )
-                    : own.append(...args)
-                )
-            }
+            const other = Effect.orDie(Effect.provideService(Session.withdraw("s", "m"), Session.Store, own))
+            // Another process withdraws right before one of the owner's appends.
+            const raced = racedAt(own, at, Effect.map(other, (isWithdrawn) => withdrawn.push(isWithdrawn)))
             const { session } = yield* reply(look).pipe(
               Effect.provide(modelOf(2, asked)),
               Effect.provideService(Session.Store, raced)
@@ -206,16 +191,7 @@ for (const [name, store] of Object.entries(stores)) {
                 if (withStop && at % 2 === 1) yield* Session.stop("s")
                 isSent = true
               })
-              let appends = 0
-              const raced: typeof own = {
-                ...own,
-                append: (...args) =>
-                  Effect.suspend(() =>
-                    appends++ === at
-                      ? Effect.andThen(Effect.provideService(sending, Session.Store, own), own.append(...args))
-                      : own.append(...args)
-                  ) as ReturnType<typeof own.append>
-              }
+              const raced = racedAt(own, at, Effect.orDie(Effect.provideService(sending, Session.Store, own)))
               const { session } = yield* reply(look).pipe(
                 Effect.provide(modelOf(2, asked)),
                 Effect.provideService(Session.Store, raced)

@@ -6,7 +6,18 @@ import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Journal, type Message, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
-import { type Append, holding, inOrder, isLoaded, listing, passing, recordsOf, stores } from "./support/edges.ts"
+import {
+  type Append,
+  holding,
+  inOrder,
+  isLoaded,
+  listing,
+  passing,
+  raced,
+  racedAt,
+  recordsOf,
+  stores
+} from "./support/edges.ts"
 
 const { finish, text, toolCall } = Script
 
@@ -214,19 +225,11 @@ for (const [name, store] of Object.entries(stores)) {
           const withdrawn: Array<boolean> = []
           const program = Effect.gen(function*() {
             const own = yield* Session.Store
-            let count = 0
-            /** The store of the owner: another process withdraws right before one of its appends. */
-            const raced: typeof own = {
-              ...own,
-              append: (...args) =>
-                Effect.suspend(() => {
-                  if (count++ !== at) return own.append(...args)
-                  const other = Effect.provideService(Session.withdraw("s", "m"), Session.Store, own)
-                  return Effect.andThen(Effect.map(other, (is) => withdrawn.push(is)), own.append(...args))
-                })
-            }
+            const other = Effect.orDie(Effect.provideService(Session.withdraw("s", "m"), Session.Store, own))
+            // Another process withdraws right before one of the owner's appends.
+            const late = racedAt(own, at, Effect.map(other, (is) => withdrawn.push(is)))
             yield* passing(
-              driven(act).pipe(Effect.provide(modelOf(asked)), Effect.provideService(Session.Store, raced)),
+              driven(act).pipe(Effect.provide(modelOf(asked)), Effect.provideService(Session.Store, late)),
               100
             )
             const became = yield* hasOneFate("m", asked, "not that", `at append ${at}`)
@@ -377,25 +380,16 @@ describe("messages to the runs inside a session", () => {
     Effect.gen(function*() {
       const asked: Array<Adapter.Request> = []
       const own = yield* Session.Store
-      const withdraw = (store: typeof own) => Effect.provideService(Session.withdraw("s", "m"), Session.Store, store)
+      const withdraw = (store: typeof own) =>
+        Effect.orDie(Effect.provideService(Session.withdraw("s", "m"), Session.Store, store))
       const answers: Array<boolean> = []
-      let isRaced = false
-      /** The store of the one: the other one withdraws right before its append to the journal that has the message. */
-      const raced: typeof own = {
-        ...own,
-        append: (...args) =>
-          Effect.suspend(() => {
-            const isFirst = !isRaced
-            isRaced = true
-            const other = isFirst ? Effect.map(withdraw(own), (is) => answers.push(is)) : Effect.void
-            return Effect.andThen(other, own.append(...args))
-          })
-      }
+      // The other one withdraws right before the first append of the one, to the journal that has the message.
+      const late = racedAt(own, 0, Effect.map(withdraw(own), (is) => answers.push(is)))
       const act: Act = (call) =>
         call === "d0"
           ? steer("m", "no", "c0/i0").pipe(
             Effect.andThen(Effect.sleep(500)),
-            Effect.andThen(withdraw(raced)),
+            Effect.andThen(withdraw(late)),
             Effect.map((is) => answers.push(is))
           )
           : Effect.void
@@ -440,23 +434,18 @@ describe("messages to the runs inside a session", () => {
       const own = yield* Session.Store
       const has = (records: Journal.Records, tag: Journal.Record["_tag"]) => records.some(({ _tag }) => _tag === tag)
       let isSent = false
-      const raced: typeof own = {
-        ...own,
-        append: (...args) =>
-          Effect.gen(function*() {
-            const [id, , records] = args
-            if (/^s\/c0@[^/]+$/.test(id) && has(records, "RunEnded") && !isSent) {
-              isSent = true
-              yield* Effect.orDie(Effect.provideService(steer("m", "late", "c0"), Session.Store, own))
-              yield* Effect.sleep(2_000)
-            }
-            if (id === "s" && has(records, "MessageForwarded")) yield* Effect.sleep(4_000)
-            return yield* own.append(...args)
-          })
-      }
+      const late = raced(own, (id, _, records) =>
+        Effect.gen(function*() {
+          if (/^s\/c0@[^/]+$/.test(id) && has(records, "RunEnded") && !isSent) {
+            isSent = true
+            yield* Effect.orDie(Effect.provideService(steer("m", "late", "c0"), Session.Store, own))
+            yield* Effect.sleep(2_000)
+          }
+          if (id === "s" && has(records, "MessageForwarded")) yield* Effect.sleep(4_000)
+        }))
       const ran = driven(() => Effect.void).pipe(
         Effect.provide(modelOf(asked)),
-        Effect.provideService(Session.Store, raced)
+        Effect.provideService(Session.Store, late)
       )
       yield* passing(ran, 100)
       assert.deepStrictEqual(fateOf(yield* receiptOf("m")), refused("finished"))
@@ -470,21 +459,16 @@ describe("messages to the runs inside a session", () => {
       const asked: Array<Adapter.Request> = []
       const own = yield* Session.Store
       let isSent = false
-      const raced: typeof own = {
-        ...own,
-        append: (...args) =>
-          Effect.gen(function*() {
-            const [id, , records] = args
-            if (id !== "s" && records.some(({ _tag }) => _tag === "RunStarted")) yield* Effect.sleep(1_000)
-            if (id === "s" && records.some(({ _tag }) => _tag === "CallEnded")) {
-              // The retry of this append takes longer than the run inside takes to begin.
-              if (isSent) yield* Effect.sleep(3_000)
-              else yield* Effect.orDie(Effect.provideService(steer("m", "early", "c0"), Session.Store, own))
-              isSent = true
-            }
-            return yield* own.append(...args)
-          })
-      }
+      const late = raced(own, (id, _, records) =>
+        Effect.gen(function*() {
+          if (id !== "s" && records.some(({ _tag }) => _tag === "RunStarted")) yield* Effect.sleep(1_000)
+          if (id === "s" && records.some(({ _tag }) => _tag === "CallEnded")) {
+            // The retry of this append takes longer than the run inside takes to begin.
+            if (isSent) yield* Effect.sleep(3_000)
+            else yield* Effect.orDie(Effect.provideService(steer("m", "early", "c0"), Session.Store, own))
+            isSent = true
+          }
+        }))
       const quick = Tool.make("quick", { parameters: {}, handler: () => Effect.succeed("seen") })
       const outer = Tool.make("outer", { parameters: {}, handler: () => Chat.run("other", { tools: [look] }) })
       const look = Tool.make("look", { parameters: {}, handler: () => Effect.as(Effect.sleep(5_000), "seen") })
@@ -492,7 +476,7 @@ describe("messages to the runs inside a session", () => {
       const replies = modelOf(asked, both)
       const ran = driven(() => Effect.void, [outer, quick]).pipe(
         Effect.provide(replies),
-        Effect.provideService(Session.Store, raced)
+        Effect.provideService(Session.Store, late)
       )
       yield* passing(ran, 100)
       assert.deepStrictEqual(fateOf(yield* receiptOf("m")), refused("finished"))

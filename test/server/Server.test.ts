@@ -11,7 +11,7 @@ import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
 import { until } from "../support/until.ts"
 import { obedient } from "./support/hostile.ts"
-import { eventsOf, saidIn, serve, type Site } from "./support/site.ts"
+import { asking, eventsOf, saidIn, serve, type Site } from "./support/site.ts"
 
 const { finish, text, toolCall } = Script
 
@@ -22,11 +22,7 @@ const at = "/agents/helper/sessions"
 
 const post = (site: Site, path: string, body?: unknown) => Effect.promise(() => site.ask("POST", path, body))
 
-const get = (site: Site, path: string) =>
-  Effect.map(Effect.promise(() => site.ask("GET", path)), ({ status, text }) => ({
-    status,
-    body: text === "" ? undefined : JSON.parse(text)
-  }))
+const get = (site: Site, path: string) => asking(site)("GET", path)
 
 /** Says something and reads the run to its end. */
 const say = (site: Site, session: string, content: string) =>

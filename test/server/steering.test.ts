@@ -10,7 +10,7 @@ import { type Adapter, Journal, Session, Tool } from "heddle"
 import { Agent, type Server } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as JournalEvents from "../../src/server/internal/journalEvents.ts"
-import { eventsOf, serve } from "./support/site.ts"
+import { asking, eventsOf, serve } from "./support/site.ts"
 
 const at = "/agents/helper/sessions"
 
@@ -37,11 +37,7 @@ const running = (
     const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.as(Deferred.await(gate), "waited") })
     const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [wait] }) })
     const site = yield* serve([helper], model, { joinMillis: 0, ...options })
-    const ask = (method: string, path: string, body?: unknown) =>
-      Effect.map(Effect.promise(() => site.ask(method, path, body)), ({ status, text }) => ({
-        status,
-        body: text === "" ? undefined : JSON.parse(text)
-      }))
+    const ask = asking(site)
     const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "go" }))
     yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ToolExecutionStarted"))
     const end = Effect.andThen(

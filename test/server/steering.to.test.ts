@@ -6,7 +6,7 @@ import * as Stream from "effect/Stream"
 import { Adapter, Chat, type Message, Tool } from "heddle"
 import { Agent } from "heddle/server"
 import { Script } from "heddle/testing"
-import { eventsOf, serve } from "./support/site.ts"
+import { asking, eventsOf, serve } from "./support/site.ts"
 
 const at = "/agents/helper/sessions"
 
@@ -38,11 +38,7 @@ const running = Effect.gen(function*() {
   })
   const helper = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [sub] }) })
   const site = yield* serve([helper], model, { joinMillis: 0 })
-  const ask = (method: string, path: string, body?: unknown) =>
-    Effect.map(Effect.promise(() => site.ask(method, path, body)), ({ status, text }) => ({
-      status,
-      body: text === "" ? undefined : JSON.parse(text)
-    }))
+  const ask = asking(site)
   const reader = yield* Effect.promise(() => site.open("POST", `${at}/s1/messages`, { content: "go" }))
   yield* Effect.promise(() => reader.until(({ data }) => data._tag === "ToolExecutionStarted"))
   const end = Effect.map(Effect.promise(() => reader.end()), eventsOf)

@@ -43,6 +43,21 @@ export const wrapped = (
     Effect.map(Session.Store, (store) => Session.Store.of({ ...store, append: around(store) }))
   ).pipe(Layer.provide(base), Layer.orDie)
 
+/** A store before whose appends something else happens. */
+export const raced = (
+  store: Journal.Service,
+  before: (...append: Parameters<Journal.Service["append"]>) => Effect.Effect<unknown>
+): Journal.Service => ({
+  ...store,
+  append: (...append) => Effect.andThen(Effect.suspend(() => before(...append)), store.append(...append))
+})
+
+/** A store before one of whose appends, by its number from 0, something else happens. */
+export const racedAt = (store: Journal.Service, at: number, other: Effect.Effect<unknown>): Journal.Service => {
+  let count = 0
+  return raced(store, () => count++ === at ? other : Effect.void)
+}
+
 /** A store that lists what is appended to it. */
 export const listing = (appends: Array<Append>, base?: Layers): Layer.Layer<Session.Store> =>
   wrapped((store) => (id, expected, records, options) =>

@@ -489,7 +489,7 @@ const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
     ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))
     : Effect.void
 
-/** Warns of a gate that died. A gate that fails has explained its denial, as intended. */
+/** Warns if a gate died. A failing gate has explained its denial, as intended. */
 export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
   Cause.hasDies(cause) ? warned(gate, call, "denied", Cause.squash(cause), cause) : Effect.void
 

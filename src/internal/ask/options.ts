@@ -431,10 +431,10 @@ export const timeoutOf = (tool: Declared.Any | undefined, usual: number): number
 
 const cores = (): number => typeof navigator === "undefined" ? 4 : navigator.hardwareConcurrency ?? 4
 
-/** Returns the default number of concurrent handlers in a tree of runs. */
+/** Returns the default handler concurrency in a tree of runs. */
 export const widest = (): number => 2 * cores()
 
-/** Returns the default number of concurrent calls in a batch. */
+/** Returns a batch's default call concurrency. */
 export const defaultBound = (calls: number): number => Math.max(1, Math.min(calls, widest()))
 
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

@@ -310,6 +310,10 @@ export const misfits = ({ issue }: Schema.SchemaError): ReadonlyArray<Misfit> =>
     reason: message.slice(0, longestReason)
   }))
 
+/** Describes misfits within a value, as in `"arguments.items[0]: Expected a string"`. */
+export const describeMisfits = (name: string, found: ReadonlyArray<Misfit>): string =>
+  found.map(({ path, reason }) => `${name}${path === "" ? "" : `.${path}`}: ${reason}`).join("; ")
+
 // Tool parameters, in any of the four forms.
 
 /** Forms for declaring parameters. */

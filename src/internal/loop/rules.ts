@@ -102,7 +102,7 @@ export interface At {
   readonly notes: ReadonlyArray<Notes>
   /** Notes on the current step so far. After a step, notes made by rules for the next step. */
   readonly noted: Notes
-  /** Notes of rules that keep theirs for the session, as known at the start of the run. */
+  /** Notes kept by rules for the session, as known at the run's start. */
   readonly kept: Notes
   /** Reason why the current step is last, if known; after a step, the reason for that step. */
   readonly last: string | undefined
@@ -312,7 +312,7 @@ export interface Run {
   readonly sessionId: string | null
   /** Initial thread. */
   readonly thread: Thread.Thread
-  /** Notes of rules that keep theirs for the session. */
+  /** Notes kept by rules for the session. */
   readonly kept: Notes
   /**
    * Returns the model's latest reply so far, with its own usage. `undefined` before it is known: in a classification

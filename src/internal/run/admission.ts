@@ -26,7 +26,7 @@ export const noOutsiders: Outsiders = { alive: 0, occupying: 0, exclusive: 0 }
 export interface Admission<T extends Ticket = Ticket> {
   readonly bound: number
   readonly queue: ReadonlyArray<T>
-  /** Number of admitted calls at the head of `queue`, which is emptied once all calls are admitted. */
+  /** Number of admitted calls leading the `queue`. The queue is emptied once all its calls are admitted. */
   readonly admitted: number
   readonly shared: number
   readonly isExclusiveRunning: boolean

@@ -48,7 +48,7 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/J
     /** Owner holding the claim now or before. */
     owner: Schema.String,
     /**
-     * End of that claim, in milliseconds since 1970, by the clock of the store or of the process that lost the claim.
+     * Claim end, in milliseconds since 1970. The clock belongs to the store or to the process losing its claim.
      */
     until: Schema.Finite
   }

@@ -118,7 +118,7 @@ export class Settled extends Schema.Opaque<Settled>()(Schema.Struct({
 export const standing = {
   /** Standing verdict. Left out if absent. */
   verdict: Schema.optionalKey(verdict),
-  /** Time of that verdict, in milliseconds since 1970. Left out if not recorded. */
+  /** Verdict time, in milliseconds since 1970. Left out if not recorded. */
   at: Schema.optionalKey(Schema.Finite)
 }
 

@@ -16,7 +16,7 @@ import type * as Message from "../../Message.ts"
 import * as Policy from "../../Policy.ts"
 import * as CallPaths from "../answer/callPath.ts"
 import * as ToolOutcomes from "../declare/outcome.ts"
-import { checkNames, misfits, type NamesOf } from "../declare/schema.ts"
+import { checkNames, describeMisfits, misfits, type NamesOf } from "../declare/schema.ts"
 import type * as Declared from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Values from "../declare/values.ts"
@@ -407,10 +407,9 @@ const decodable = (
         path: "",
         reason: error instanceof ToolOutcomes.ToolError ? error.detail ?? error.message : "They do not fit"
       }]
-    const named = issues.map(({ path, reason }) => `arguments${path === "" ? "" : `.${path}`}: ${reason}`).join("; ")
     return yield* new SessionData.SessionError({
       reason: "invalid_arguments",
-      detail: `${named}; call ${JSON.stringify(id)} keeps waiting`,
+      detail: `${describeMisfits("arguments", issues)}; call ${JSON.stringify(id)} keeps waiting`,
       metadata: { toolCallId: id, issues }
     })
   })

@@ -1731,15 +1731,22 @@ const problemOfDelivery = (
   { inbox }: State,
   { delivered = [], messages = [] }: Records.StepPrepared
 ): string | undefined => {
-  const left = messages.map((message) => JSON.stringify(message.content))
-  for (const [place, id] of delivered.entries()) {
+  const open = new Map(inbox.map(({ id, message }) => [id, JSON.stringify(message.content)]))
+  const left = new Map<string, number>()
+  const count = (content: string, by: 1 | -1): number => {
+    const number = (left.get(content) ?? 0) + by
+    left.set(content, number)
+    return number
+  }
+  for (const { content } of messages) count(JSON.stringify(content), 1)
+  const seen = new Set<string>()
+  for (const id of delivered) {
     const named = `delivers message ${JSON.stringify(id)}`
-    if (delivered.indexOf(id) < place) return `${named} twice`
-    const open = inbox.find((message) => message.id === id)
-    if (open === undefined) return `${named}, which is not open`
-    const found = left.indexOf(JSON.stringify(open.message.content))
-    if (found < 0) return `${named}, which is not among its messages`
-    left.splice(found, 1)
+    if (seen.has(id)) return `${named} twice`
+    seen.add(id)
+    const content = open.get(id)
+    if (content === undefined) return `${named}, which is not open`
+    if (count(content, -1) < 0) return `${named}, which is not among its messages`
   }
   return undefined
 }

@@ -134,12 +134,6 @@ const endsRunIn = (call: string | undefined) => (record: Records.Record): boolea
   record._tag === "RunEnded" || record._tag === "CallWaits" && record.toolCallId === call ||
   record._tag === "CallEnded" && record.message.toolCallId === call
 
-/** Returns a test for writers of a call's nested runs. */
-const isIn = (id: string, call: string) => {
-  const prefix = Nested.prefixOf(id, call)
-  return (nested: { readonly id: string }): boolean => nested.id.startsWith(prefix)
-}
-
 /** Returns `true` if records change the session summary. Records inside a run do not. */
 const changesSummary = (records: Records.Records): boolean =>
   records.some((record) => !isOfRun(record) || record._tag === "RunEnded")
@@ -428,7 +422,6 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     if (stop !== undefined) this.listeners.get(stop.requestId)?.(stop)
     for (const request of States.callStopsIn(this.state)) this.listeners.get(request.requestId)?.(request)
     this.pass()
-    this.around?.pass()
   }
 
   // Messages for nested runs.
@@ -437,8 +430,10 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   enter(nested: Writer): Effect.Effect<void, never, Scope.Scope> {
     return Effect.suspend(() => {
       this.inside = [...this.inside, nested]
-      for (const call of this.interrupted) if (isIn(this.id, call)(nested)) this.interrupted.delete(call)
-      this.pass()
+      for (const call of this.interrupted) {
+        if (Nested.isOfCalls(this.id, [call])(nested.id)) this.interrupted.delete(call)
+      }
+      this.passInside()
       return Effect.addFinalizer(() =>
         Effect.sync(() => {
           this.inside = this.inside.filter((other) => other !== nested)
@@ -447,20 +442,27 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     })
   }
 
+  /** Passes messages on here, and in the operation around: both have new records to follow. */
+  private pass(): void {
+    this.passInside()
+    this.around?.passInside()
+  }
+
   /**
    * Passes on messages for nested runs, and takes their outcomes from there: each record in either journal leads to the
    * next. A message whose call has no active run is refused. Which of the two is decided once: a run may begin or end
    * while that record is written.
    */
-  private pass(): void {
+  private passInside(): void {
     const { id, inside, interrupted, state: { run } } = this
     if (run === undefined) return
     for (const { message, session } of this.state.inside) {
       const settled = (fate: Records.MessageSettled["fate"]) =>
         ({ _tag: "MessageSettled", id: message.id, fate }) as const
       const [call = ""] = CallPaths.parse(message.to)?.path ?? []
+      const isOurs = Nested.isOfCalls(id, [call])
       const nested = session === undefined
-        ? inside.findLast((writer) => writer.state.run !== undefined && isIn(id, call)(writer))
+        ? inside.findLast((writer) => writer.state.run !== undefined && isOurs(writer.id))
         : inside.findLast((writer) => writer.id === session)
       if (session !== undefined) {
         const fate = nested && Nested.fateIn(nested.state, message.id)
@@ -683,7 +685,6 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
         this.apply(records)
         this.replies -= records.filter(isReply).length
         this.pass()
-        this.around?.pass()
       }),
       Effect.catchTag("SessionConflict", (conflict) =>
         Effect.flatMap(

@@ -27,7 +27,7 @@ export class Spending {
   private used: Used | undefined
   private ended: Response.Usage | null = null
   private alive: Set<Spending> | undefined
-  /** Cost of the requests of a recorded call that have no journal: steps and classifications. */
+  /** Cost of a recorded call's requests outside any journal: steps and classifications. */
   unkept: Accounts.Amount | undefined
 
   /** Keeps the cost of such requests where `unkept` is given: in a recorded call. */

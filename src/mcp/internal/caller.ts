@@ -28,7 +28,7 @@ export interface Caller {
   readonly waiting: Set<Access.Question>
 }
 
-/** Client at the other end of standard input, which started this process. */
+/** The client writing to standard input. It started this process. */
 export const local: Caller = {
   by: "local",
   principal: "local",

@@ -12,6 +12,7 @@ import * as Stream from "effect/Stream"
 import * as Worker from "../../durable/Worker.ts"
 import type * as Event from "../../Event.ts"
 import * as CallPaths from "../../internal/answer/callPath.ts"
+import { describeMisfits } from "../../internal/declare/schema.ts"
 import * as Journal from "../../Journal.ts"
 import type * as Message from "../../Message.ts"
 import * as Session from "../../Session.ts"
@@ -676,15 +677,13 @@ const refusalOf = (
 type Issues = NonNullable<Refusals.Refusal["about"]>["issues"]
 
 /** Returns the refusal of edited arguments unreadable for the tool. */
-const misfit = (settled: Settled | undefined, issues: Issues): Refusals.Refusal => {
-  const named = issues.map(({ path, reason }) => `arguments${path === "" ? "" : `.${path}`}: ${reason}`).join("; ")
-  return new Refusals.Refusal({
+const misfit = (settled: Settled | undefined, issues: Issues): Refusals.Refusal =>
+  new Refusals.Refusal({
     status: 400,
     code: "invalid_arguments",
-    message: `${named}. Nothing was recorded, and the call waits on.`,
+    message: `${describeMisfits("arguments", issues)}. Nothing was recorded, and the call waits on.`,
     ...(settled === undefined ? {} : { about: { id: settled.verdict.id, issues } })
   })
-}
 
 // Remembered approvals.
 

@@ -100,6 +100,13 @@ const sentOf = (piece: string): Sent | undefined => {
 export const eventsOf = (sent: ReadonlyArray<Sent>): ReadonlyArray<Event.PublicEvent> =>
   sent.flatMap(({ data, event }) => event === undefined && data !== "[DONE]" ? [data] : [])
 
+/** Asks a site, and reads its answer as JSON. */
+export const asking = (site: Site) => (method: string, path: string, body?: unknown) =>
+  Effect.map(Effect.promise(() => site.ask(method, path, body)), ({ status, text }) => ({
+    status,
+    body: text === "" ? undefined : JSON.parse(text)
+  }))
+
 /** The text that a stream says. */
 export const saidIn = (events: ReadonlyArray<Event.PublicEvent>): string =>
   events.map((event) => event._tag === "TextDelta" ? event.delta : "").join("")
