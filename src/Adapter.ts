@@ -1,8 +1,6 @@
 /**
  * The seam to a model: one request in, one event stream out. The stream's scope owns the connection: closing the stream
  * closes the connection.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -36,7 +34,6 @@ export type { Asker, Attempt, ResponseFormat, ToolChoice } from "./internal/ask/
  * One model call: everything concerning the model, and the run making the call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Request extends Requests.Template {
   /** The conversation, preceded by the system message. */
@@ -54,7 +51,6 @@ const retryable: ReadonlyArray<string> = ["rate_limited", "provider_unavailable"
  * An error between Heddle and the model.
  *
  * @category errors
- * @since 0.1.0
  */
 export class AdapterError extends Schema.TaggedError<AdapterError>("heddle/Adapter/AdapterError")("AdapterError", {
   /**
@@ -118,7 +114,6 @@ Json.addError("AdapterError", AdapterError)
  * An adapter.
  *
  * @category services
- * @since 0.1.0
  */
 export interface Service extends Telemetry.Described {
   /** Sends the request and emits the reply, as {@link Adapter} describes. Sends nothing before the first pull. */
@@ -143,7 +138,6 @@ export interface Service extends Telemetry.Described {
  * `metadata` under `tried`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Tried {
   /** Candidate name. */
@@ -158,7 +152,6 @@ export interface Tried {
  * One adapter in a {@link fallback}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Candidate {
   /** Name for events, notes and errors. */
@@ -189,7 +182,6 @@ export interface Candidate {
  * its steps. Closing the stream's scope closes the connection.
  *
  * @category services
- * @since 0.1.0
  */
 export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter") {}
 
@@ -218,7 +210,6 @@ export class Adapter extends Context.Service<Adapter, Service>()("heddle/Adapter
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(Adapter, service)
 
@@ -250,7 +241,6 @@ export const layer = (service: Service): Layer.Layer<Adapter> => Layer.succeed(A
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const map = (change: (adapter: Service) => Service): Layer.Layer<Adapter, never, Adapter> =>
   Layer.effect(Adapter, Adapter.useSync((adapter) => Requests.changed(adapter, change)))
@@ -295,7 +285,6 @@ const built = (
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const named = <const Layers extends { readonly [name: string]: Layer.Layer<Adapter, any, any> }>(
   layers: Layers
@@ -316,7 +305,6 @@ export const named = <const Layers extends { readonly [name: string]: Layer.Laye
  * A {@link fallback} candidate as a program declares it.
  *
  * @category models
- * @since 0.1.0
  */
 export interface FallbackOptions<E = never, R = never> {
   /** The adapter's layer. */
@@ -526,7 +514,6 @@ const asking = (
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const fallback = <const Given extends ReadonlyArray<FallbackOptions<any, any>>>(
   candidates: Given
@@ -564,7 +551,6 @@ export type { Classification, Diagnostic } from "./internal/fold/runOutcome.ts"
  * Options for a model request, and the policy for reading its reply.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ClassifyOptions extends Requests.ModelOptions {
   /** Tools offered to the model, in addition to those in `Policy.Defaults`. None of them runs. */
@@ -630,7 +616,6 @@ const requestOf = (
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const classify = (
   input: Thread.Input,

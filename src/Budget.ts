@@ -1,8 +1,6 @@
 /**
  * Budgets limit spending over a whole tree of runs. Before a model request goes out, it reserves on every account
  * around its run; its reply is settled on the same accounts. So no run in the tree spends another run's reservation.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as Event from "./Event.ts"
@@ -21,7 +19,6 @@ export type { Spender } from "./internal/loop/rules.ts"
  * A budget, made by `make` or `from`. Each run given the budget opens its own account.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Budget {
   /** Opens an account inside those around a run. */
@@ -32,7 +29,6 @@ export interface Budget {
  * A run's spending so far, and the remainder.
  *
  * @category models
- * @since 0.1.0
  */
 export type Spent = Event.Spent
 
@@ -40,7 +36,6 @@ export type Spent = Event.Spent
  * Limits of a budget: whole numbers, at least one of them. 0 allows nothing.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Limits {
   /** Maximum number of model requests. Unbounded by default. */
@@ -59,7 +54,6 @@ export interface Limits {
  * Options of a budget.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /**
@@ -145,7 +139,6 @@ const made = (opened: BudgetRule.Opened): Budget => {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = (limits: Limits, options: Options = {}): Budget => {
   if (!Json.isObject(limits)) throw new TypeError("Budget.make: the limits must be an object, such as { calls: 20 }")
@@ -168,7 +161,6 @@ export const make = (limits: Limits, options: Options = {}): Budget => {
  * A request as seen by your own account.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Request {
   /** Reservation id: run, step and request. After a crash, the same request gets another id. */
@@ -185,7 +177,6 @@ export interface Request {
  * Amount of one request. Money is in millionths of the `Pricing` currency, 0 without a known price.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Amount {
   /** Requests: 1, or 0 if the provider refused the request. */
@@ -202,7 +193,6 @@ export interface Amount {
  * An account of your own, such as a tenant's in a database.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Account {
   /** Reserves for a request. `false` refuses the request and ends the run (`RuleEnded`). May wait. */
@@ -235,7 +225,6 @@ const accountNames = { reserve: Values.fn, settle: Values.fn } satisfies NamesOf
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const from = (account: Account): Budget => {
   if (!Json.isObject(account)) {
@@ -259,6 +248,5 @@ export const from = (account: Account): Budget => {
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const spent: Effect.Effect<Spent | undefined> = Effect.map(Rules.CurrentBudget, (spender) => spender?.spent)

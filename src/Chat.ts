@@ -2,8 +2,6 @@
  * Repeats steps until an outcome. The stream emits every event of every step in order, then exactly one
  * `ChatCompleted`; a run is its fold. Once it ends, for whatever reason, none of its handlers, timers or model calls is
  * alive.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -31,7 +29,6 @@ import type * as Tool from "./Tool.ts"
  * Reasons why a run could not start. Once its first model call has begun, a run always ends with a result.
  *
  * @category errors
- * @since 0.1.0
  */
 export type ChatError = Step.StepError
 
@@ -41,7 +38,6 @@ export type { Agent } from "./internal/telemetry.ts"
  * Options of a run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options<
   Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -107,7 +103,6 @@ export interface Options<
  * Result of a run, with the typed answer decoded. Events and journals hold the encoded answer.
  *
  * @category models
- * @since 0.1.0
  */
 export type Result<A> = [A] extends [never] ? Event.ChatResult
   : Event.ChatResult & {
@@ -142,7 +137,6 @@ export type Result<A> = [A] extends [never] ? Event.ChatResult
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const stream = <
   const Tools extends ReadonlyArray<Tool.Any> = [],
@@ -200,7 +194,6 @@ export const stream = <
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const run = <
   const Tools extends ReadonlyArray<Tool.Any> = [],
@@ -242,7 +235,6 @@ const resultOf = <A, R>(
  * A running run. It reads itself: its events need no reader.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Handle<A, E> {
   /**
@@ -300,7 +292,6 @@ export interface Handle<A, E> {
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const start = <
   const Tools extends ReadonlyArray<Tool.Any> = [],

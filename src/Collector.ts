@@ -2,8 +2,6 @@
  * Folds events into results: a response, step results, a chat result. The fold is pure, total, and linear in the number
  * of events; unknown tags and malformed payloads change nothing. The loop uses the same fold, so an awaited result
  * equals one assembled from the stream.
- *
- * @since 0.1.0
  */
 import * as Result from "effect/Result"
 import type * as Event from "./Event.ts"
@@ -23,7 +21,6 @@ import * as Thread from "./Thread.ts"
  * State of the fold. Read it through {@link toResponse}, {@link toStepResult} and {@link toChatResult}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface State extends Fold.Opaque {
   /** Completed steps. */
@@ -37,7 +34,6 @@ const of = (state: State): Fold.State => state as Fold.State
  * Options for starting a fold.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options {
   /** Thread at the start of the run. Required for step and chat results. */
@@ -60,7 +56,6 @@ export interface Options {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const initial = (options: Options = {}): State => {
   checkNames("Collector", options, knownOptions)
@@ -90,7 +85,6 @@ const knownOptions = {
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const applyEvent = (state: State, event: Event.Event): State => applyAll(state, [event])
 
@@ -111,7 +105,6 @@ export const applyEvent = (state: State, event: Event.Event): State => applyAll(
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): State => Fold.applied(of(state), events)
 
@@ -133,7 +126,6 @@ export const applyAll = (state: State, events: ReadonlyArray<Event.Event>): Stat
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const answers = (state: State): ReadonlyArray<Message.Message> => Fold.answers(of(state))
 
@@ -156,7 +148,6 @@ export const answers = (state: State): ReadonlyArray<Message.Message> => Fold.an
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state))
 
@@ -174,7 +165,6 @@ export const halt = (state: State): Event.Halt | undefined => Fold.halt(of(state
  * ```
  *
  * @category results
- * @since 0.1.0
  */
 export const toResponse = (state: State): Response.Response => Fold.toResponse(of(state))
 
@@ -198,7 +188,6 @@ export const toResponse = (state: State): Response.Response => Fold.toResponse(o
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const isToolTurn: (policy: Policy.Policy, response: Response.Response) => boolean = Fold.isToolTurn
 
@@ -221,7 +210,6 @@ export const isToolTurn: (policy: Policy.Policy, response: Response.Response) =>
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const isDone: (policy: Policy.Policy, response: Response.Response) => boolean = Fold.isDone
 
@@ -240,7 +228,6 @@ export const isDone: (policy: Policy.Policy, response: Response.Response) => boo
  * ```
  *
  * @category results
- * @since 0.1.0
  */
 export const toStepResult = (state: State): Event.StepResult => Fold.toStepResult(of(state))
 
@@ -259,7 +246,6 @@ export const toStepResult = (state: State): Event.StepResult => Fold.toStepResul
  * ```
  *
  * @category results
- * @since 0.1.0
  */
 export const toChatResult = (state: State): Event.ChatResult => {
   const fold = of(state)
@@ -284,7 +270,6 @@ export const toChatResult = (state: State): Event.ChatResult => {
  * ```
  *
  * @category results
- * @since 0.1.0
  */
 export const chatResult: (parts: {
   readonly thread: Thread.Thread
@@ -313,7 +298,6 @@ export const chatResult: (parts: {
  * ```
  *
  * @category results
- * @since 0.1.0
  */
 export const classify = (events: Iterable<Event.Event>, options: Options = {}): Outcomes.Classification => {
   const state = of(initial(options))
@@ -393,7 +377,6 @@ const foldReceived = (state: Fold.State, wire: unknown): void => {
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const fromWire = (
   input: Thread.Input,

@@ -1,8 +1,6 @@
 /**
  * The seam writing a value as text for the model. An encoder is pure: equal values give equal text. A failing or dying
  * encoder makes the call an `encoding_failed` error and nothing more.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -17,7 +15,6 @@ import * as Tool from "./Tool.ts"
  * An encoder.
  *
  * @category services
- * @since 0.1.0
  */
 export interface Service {
   /**
@@ -78,7 +75,6 @@ const encodeWith = (text: (value: unknown) => string): Service => ({
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const json: Service = encodeWith((value) => write(value, errorEnvelope))
 
@@ -103,7 +99,6 @@ const inspect = (reason: unknown): string => {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const allm: Service = encodeWith((value) => write(value, (reason) => ({ error: inspect(reason) })))
 
@@ -144,7 +139,6 @@ const plainText = (value: unknown): string => {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const falai: Service = encodeWith(plainText)
 
@@ -152,7 +146,6 @@ export const falai: Service = encodeWith(plainText)
  * The run's encoder. A Context reference: {@link json} without a layer.
  *
  * @category references
- * @since 0.1.0
  */
 export const Encoder: Context.Reference<Service> = Context.Reference<Service>("heddle/Encoder", {
   defaultValue: () => json
@@ -177,6 +170,5 @@ export const Encoder: Context.Reference<Service> = Context.Reference<Service>("h
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (service: Service): Layer.Layer<never> => Layer.succeed(Encoder, service)

@@ -2,8 +2,6 @@
  * Everything a run emits, as one closed union of plain data, and the results of folding those events. An adapter emits
  * the model's part and the runner the tools' part. A step ends in exactly one `StepCompleted`, a chat in exactly one
  * `ChatCompleted`. Events are literals: nothing validates them on the way, and all of them round-trip through JSON.
- *
- * @since 0.1.0
  */
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -33,7 +31,6 @@ export type {
  * A tool asked the user.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class QuestionHalt extends Schema.Opaque<QuestionHalt>()(Schema.Struct({
   /** Halt kind. */
@@ -50,7 +47,6 @@ export class QuestionHalt extends Schema.Opaque<QuestionHalt>()(Schema.Struct({
  * A call failed, and `onToolError` decided to halt.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ErrorHalt extends Schema.Opaque<ErrorHalt>()(Schema.Struct({
   /** Halt kind. */
@@ -65,7 +61,6 @@ export class ErrorHalt extends Schema.Opaque<ErrorHalt>()(Schema.Struct({
  * A handler succeeded with `Tool.halt(reason, result)`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ReasonHalt extends Schema.Opaque<ReasonHalt>()(Schema.Struct({
   /** Reason given by the handler. */
@@ -81,7 +76,6 @@ export class ReasonHalt extends Schema.Opaque<ReasonHalt>()(Schema.Struct({
  * own halt.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Halt = Schema.Opaque<Halt>()(Schema.Union([QuestionHalt, ErrorHalt, ReasonHalt]))
 
@@ -89,7 +83,6 @@ export const Halt = Schema.Opaque<Halt>()(Schema.Union([QuestionHalt, ErrorHalt,
  * @see {@link Halt}
  *
  * @category models
- * @since 0.1.0
  */
 export type Halt = QuestionHalt | ErrorHalt | ReasonHalt
 
@@ -105,7 +98,6 @@ const Mode = Schema.Literals(["auto", "manual"])
  * Extent to which the session may remember an approval.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Rememberable extends Schema.Opaque<Rememberable>()(Schema.Struct({
   /** Calls covered: all of the tool's, or those with the same arguments. */
@@ -118,7 +110,6 @@ export class Rememberable extends Schema.Opaque<Rememberable>()(Schema.Struct({
  * A call waiting for an answer from outside the run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
   /**
@@ -161,7 +152,6 @@ export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
  * One model turn with its tools.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
   /** Thread after the step. */
@@ -192,7 +182,6 @@ export class StepResult extends Schema.Opaque<StepResult>()(Schema.Struct({
  * events so far, or a handler around the run abandoned after the grace period.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt", "stop"])
 
@@ -200,7 +189,6 @@ export const CancelReason = Schema.Literals(["cancel", "deadline", "interrupt", 
  * @see {@link CancelReason}
  *
  * @category models
- * @since 0.1.0
  */
 export type CancelReason = (typeof CancelReason)["Type"]
 
@@ -208,7 +196,6 @@ export type CancelReason = (typeof CancelReason)["Type"]
  * The model answered and asked for nothing more.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CompletedOutcome extends Schema.Opaque<CompletedOutcome>()(Schema.TaggedStruct("Completed", {
   /**
@@ -222,7 +209,6 @@ export class CompletedOutcome extends Schema.Opaque<CompletedOutcome>()(Schema.T
  * The run used up its model calls, and the model still asked for tools.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.TaggedStruct("MaxTurns", {
   /** Maximum number of model calls in the run (`Chat.Options.maxTurns`). */
@@ -233,7 +219,6 @@ export class MaxTurnsOutcome extends Schema.Opaque<MaxTurnsOutcome>()(Schema.Tag
  * The `haltWhen` option returned `true`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.TaggedStruct("HaltWhen", {
   /** Index of the halting step, from 0. */
@@ -245,7 +230,6 @@ export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.Tag
  * approvals; the result's `suspensions` list all of them.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class AskUserOutcome extends Schema.Opaque<AskUserOutcome>()(Schema.TaggedStruct("AskUser", {
   /** Question, as asked by the handler. */
@@ -260,7 +244,6 @@ export class AskUserOutcome extends Schema.Opaque<AskUserOutcome>()(Schema.Tagge
  * A call failed, and `onToolError` decided to halt.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolFailedOutcome extends Schema.Opaque<ToolFailedOutcome>()(Schema.TaggedStruct("ToolFailed", {
   /** Id of the failed call. */
@@ -273,7 +256,6 @@ export class ToolFailedOutcome extends Schema.Opaque<ToolFailedOutcome>()(Schema
  * A handler ended the run with `Tool.halt(reason, result)`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class HaltedOutcome extends Schema.Opaque<HaltedOutcome>()(Schema.TaggedStruct("Halted", {
   /** Reason given by the handler. */
@@ -288,7 +270,6 @@ export class HaltedOutcome extends Schema.Opaque<HaltedOutcome>()(Schema.TaggedS
  * The caller has calls to run: all calls under `mode: "manual"`, or those to `manual` tools.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome>()(
   Schema.TaggedStruct("ManualToolCalls", {
@@ -303,7 +284,6 @@ export class ManualToolCallsOutcome extends Schema.Opaque<ManualToolCallsOutcome
  * Calls wait for permission: they need an approval, or had started when their process ended (`afterCrash: "ask"`).
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOutcome>()(
   Schema.TaggedStruct("ApprovalRequested", {
@@ -318,7 +298,6 @@ export class ApprovalRequestedOutcome extends Schema.Opaque<ApprovalRequestedOut
  * The run was stopped softly: running work was interrupted, and every call is answered.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.TaggedStruct("Cancelled", {
   /** Source of the cancellation. */
@@ -329,7 +308,6 @@ export class CancelledOutcome extends Schema.Opaque<CancelledOutcome>()(Schema.T
  * A rule ended the run (`Rule`).
  *
  * @category schemas
- * @since 0.1.0
  */
 export class RuleEndedOutcome extends Schema.Opaque<RuleEndedOutcome>()(Schema.TaggedStruct("RuleEnded", {
   /** Rule name. */
@@ -344,7 +322,6 @@ export class RuleEndedOutcome extends Schema.Opaque<RuleEndedOutcome>()(Schema.T
  * The run broke after it had begun.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class FailedOutcome extends Schema.Opaque<FailedOutcome>()(Schema.TaggedStruct("Failed", {
   /** The breaking error: an `Adapter.AdapterError`, or the value of a defect. */
@@ -355,7 +332,6 @@ export class FailedOutcome extends Schema.Opaque<FailedOutcome>()(Schema.TaggedS
  * Reason why a run ended, with its details.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Outcome = Schema.Opaque<Outcome>()(Schema.Union([
   CompletedOutcome,
@@ -375,7 +351,6 @@ export const Outcome = Schema.Opaque<Outcome>()(Schema.Union([
  * @see {@link Outcome}
  *
  * @category models
- * @since 0.1.0
  */
 export type Outcome =
   | CompletedOutcome
@@ -394,7 +369,6 @@ export type Outcome =
  * Code still running after the grace period: the run ended without it, and dropped its late value.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
   /**
@@ -416,7 +390,6 @@ export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
  * End of a tool loop followed by a request for a structured answer.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class StructuredFinalize extends Schema.Opaque<StructuredFinalize>()(Schema.Struct({
   /** The tool loop's `haltedReason`. */
@@ -429,7 +402,6 @@ export class StructuredFinalize extends Schema.Opaque<StructuredFinalize>()(Sche
  * A tool withheld from the model.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class LeftOutTool extends Schema.Opaque<LeftOutTool>()(Schema.Struct({
   /** Tool name. */
@@ -442,7 +414,6 @@ export class LeftOutTool extends Schema.Opaque<LeftOutTool>()(Schema.Struct({
  * Amount spent by a run, including runs started by its handlers.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Spent extends Schema.Opaque<Spent>()(Schema.Struct({
   /** Number of model requests. */
@@ -520,7 +491,6 @@ const chatEnd = {
  * Result of a run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ChatResult extends Schema.Opaque<ChatResult>()(Schema.Struct({
   /** Thread after the run. */
@@ -536,7 +506,6 @@ export class ChatResult extends Schema.Opaque<ChatResult>()(Schema.Struct({
  * The handler produced a value.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallSucceeded extends Schema.Opaque<CallSucceeded>()(Schema.TaggedStruct("Ok", {
   /** Value, before encoding. */
@@ -547,7 +516,6 @@ export class CallSucceeded extends Schema.Opaque<CallSucceeded>()(Schema.TaggedS
  * The call failed.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallFailed extends Schema.Opaque<CallFailed>()(Schema.TaggedStruct("Error", {
   /** Failure reported by the handler, or a `Tool.ToolError`. */
@@ -558,7 +526,6 @@ export class CallFailed extends Schema.Opaque<CallFailed>()(Schema.TaggedStruct(
  * The handler asks the user.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallAsked extends Schema.Opaque<CallAsked>()(Schema.TaggedStruct("AskUser", {
   /** Question to the user. */
@@ -577,7 +544,6 @@ export class CallAsked extends Schema.Opaque<CallAsked>()(Schema.TaggedStruct("A
  * The handler ends the run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallHalted extends Schema.Opaque<CallHalted>()(Schema.TaggedStruct("Halt", {
   /** Reason given by the handler. */
@@ -590,7 +556,6 @@ export class CallHalted extends Schema.Opaque<CallHalted>()(Schema.TaggedStruct(
  * Outcome of a call: a `Tool.Outcome` as plain data.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const CallOutcome = Schema.Opaque<CallOutcome>()(
   Schema.Union([CallSucceeded, CallFailed, CallAsked, CallHalted])
@@ -600,7 +565,6 @@ export const CallOutcome = Schema.Opaque<CallOutcome>()(
  * @see {@link CallOutcome}
  *
  * @category models
- * @since 0.1.0
  */
 export type CallOutcome = CallSucceeded | CallFailed | CallAsked | CallHalted
 
@@ -613,7 +577,6 @@ const replay = {
  * A reply begins.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageStarted extends Schema.Opaque<MessageStarted>()(Schema.TaggedStruct("MessageStarted", {
   /** Message at its beginning: an assistant message, usually without content. */
@@ -625,7 +588,6 @@ export class MessageStarted extends Schema.Opaque<MessageStarted>()(Schema.Tagge
  * A piece of reply text.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class TextDelta extends Schema.Opaque<TextDelta>()(Schema.TaggedStruct("TextDelta", {
   /** Text block id assigned by the provider. `null` without an id. */
@@ -639,7 +601,6 @@ export class TextDelta extends Schema.Opaque<TextDelta>()(Schema.TaggedStruct("T
  * Complete text of the reply. It replaces the pieces.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class TextCompleted extends Schema.Opaque<TextCompleted>()(Schema.TaggedStruct("TextCompleted", {
   /** Text block id assigned by the provider. `null` without an id. */
@@ -653,7 +614,6 @@ export class TextCompleted extends Schema.Opaque<TextCompleted>()(Schema.TaggedS
  * A piece of model reasoning.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ReasoningDelta extends Schema.Opaque<ReasoningDelta>()(Schema.TaggedStruct("ReasoningDelta", {
   /** Reasoning block id assigned by the provider. `null` without an id. */
@@ -667,7 +627,6 @@ export class ReasoningDelta extends Schema.Opaque<ReasoningDelta>()(Schema.Tagge
  * The model begins a call.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.TaggedStruct("ToolCallStarted", {
   /** Call id. In a run it is unique in the thread, and never changes. In adapter events it is unique in the reply. */
@@ -683,7 +642,6 @@ export class ToolCallStarted extends Schema.Opaque<ToolCallStarted>()(Schema.Tag
  * A piece of a call's arguments.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolCallDelta extends Schema.Opaque<ToolCallDelta>()(Schema.TaggedStruct("ToolCallDelta", {
   /** Call id. */
@@ -696,7 +654,6 @@ export class ToolCallDelta extends Schema.Opaque<ToolCallDelta>()(Schema.TaggedS
  * A call's arguments are final.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema.TaggedStruct("ToolCallCompleted", {
   /** Call id. */
@@ -723,7 +680,6 @@ export class ToolCallCompleted extends Schema.Opaque<ToolCallCompleted>()(Schema
  * The reply has ended.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.TaggedStruct("MessageCompleted", {
   /** Complete message. */
@@ -754,7 +710,6 @@ export class MessageCompleted extends Schema.Opaque<MessageCompleted>()(Schema.T
  * Other data sent by the provider. Shown with `includeRawChunks`, and always if it reports usage.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class RawChunk extends Schema.Opaque<RawChunk>()(Schema.TaggedStruct("RawChunk", {
   /** The chunk as sent. Only `{ usage: { … } }` is read: it becomes the response's usage. */
@@ -765,7 +720,6 @@ export class RawChunk extends Schema.Opaque<RawChunk>()(Schema.TaggedStruct("Raw
  * The reply broke after its first event.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ErrorEvent extends Schema.Opaque<ErrorEvent>()(Schema.TaggedStruct("Error", {
   /** The breaking error: an `Adapter.AdapterError`, or the value of a defect. */
@@ -789,7 +743,6 @@ const adapterEvents = [
  * An event emitted by an adapter: the model's message from `MessageStarted` to `MessageCompleted`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const AdapterEvent = Schema.Union(adapterEvents).pipe(Schema.toTaggedUnion("_tag"))
 
@@ -797,7 +750,6 @@ export const AdapterEvent = Schema.Union(adapterEvents).pipe(Schema.toTaggedUnio
  * @see {@link AdapterEvent}
  *
  * @category models
- * @since 0.1.0
  */
 export type AdapterEvent =
   | MessageStarted
@@ -816,7 +768,6 @@ export type AdapterEvent =
  * a start. A call whose turn comes immediately has no such event.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolQueued extends Schema.Opaque<ToolQueued>()(Schema.TaggedStruct("ToolQueued", {
   /** Call id. */
@@ -847,7 +798,6 @@ export class ToolQueued extends Schema.Opaque<ToolQueued>()(Schema.TaggedStruct(
  * A call's finished wait for its turn.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Waited extends Schema.Opaque<Waited>()(Schema.Struct({
   /** Reason for the wait, as in `ToolQueued`. */
@@ -866,7 +816,6 @@ export class Waited extends Schema.Opaque<Waited>()(Schema.Struct({
  * A handler starts.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
   Schema.TaggedStruct("ToolExecutionStarted", {
@@ -894,7 +843,6 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
  * A handler reports progress.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolProgress extends Schema.Opaque<ToolProgress>()(Schema.TaggedStruct("ToolProgress", {
   /** Call id. */
@@ -911,7 +859,6 @@ export class ToolProgress extends Schema.Opaque<ToolProgress>()(Schema.TaggedStr
  * A handler has ended, or a call unable to run is answered.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted>()(
   Schema.TaggedStruct("ToolExecutionCompleted", {
@@ -935,7 +882,6 @@ export class ToolExecutionCompleted extends Schema.Opaque<ToolExecutionCompleted
  * of the continuing run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema.TaggedStruct("ToolResultEncoded", {
   /** Call id. */
@@ -970,7 +916,6 @@ export class ToolResultEncoded extends Schema.Opaque<ToolResultEncoded>()(Schema
  * A handler asks the user.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class AskUserRequested extends Schema.Opaque<AskUserRequested>()(Schema.TaggedStruct("AskUserRequested", {
   /** Call id. */
@@ -994,7 +939,6 @@ export class AskUserRequested extends Schema.Opaque<AskUserRequested>()(Schema.T
  * A call waits for approval. Until then it has no other event.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>()(
   Schema.TaggedStruct("ToolApprovalRequested", {
@@ -1022,7 +966,6 @@ export class ToolApprovalRequested extends Schema.Opaque<ToolApprovalRequested>(
  * open calls.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedStruct("ToolSuspended", {
   /** Call id. */
@@ -1038,7 +981,6 @@ export class ToolSuspended extends Schema.Opaque<ToolSuspended>()(Schema.TaggedS
  * A call ends the run: by `Tool.halt`, or as a failure under `onToolError: "halt"`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolHalt extends Schema.Opaque<ToolHalt>()(Schema.TaggedStruct("ToolHalt", {
   /** Call id. */
@@ -1098,9 +1040,7 @@ const stepEnd = {
 } as const
 
 const behindLast = {
-  /**
-   * Messages added to the thread after the last step, such as the question ending the run. Absent without messages.
-   */
+  /** Messages added to the thread after the last step, such as the question ending the run. Absent without messages. */
   messages: Schema.optionalKey(Schema.Array(Message.Message)),
   /** Rule notes kept for the session, by rule name. Absent without notes. */
   kept: Schema.optionalKey(Notes)
@@ -1111,7 +1051,6 @@ const behindLast = {
  * No tool has started because of such a reply.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class StepReset extends Schema.Opaque<StepReset>()(Schema.TaggedStruct("StepReset", {
   /** Error breaking the reply. */
@@ -1123,7 +1062,6 @@ export class StepReset extends Schema.Opaque<StepReset>()(Schema.TaggedStruct("S
  * something. It follows the request's `StepReset`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ModelSwitched extends Schema.Opaque<ModelSwitched>()(Schema.TaggedStruct("ModelSwitched", {
   /** Name of the failed candidate. */
@@ -1138,7 +1076,6 @@ export class ModelSwitched extends Schema.Opaque<ModelSwitched>()(Schema.TaggedS
  * An inbox message is delivered: the step's request contains the message. Emitted before the reply's events.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageDelivered extends Schema.Opaque<MessageDelivered>()(Schema.TaggedStruct("MessageDelivered", {
   /** Message id. */
@@ -1153,7 +1090,6 @@ export class MessageDelivered extends Schema.Opaque<MessageDelivered>()(Schema.T
  * An inbox message is refused: the run ends without it. Emitted before the end of the run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageRefused extends Schema.Opaque<MessageRefused>()(Schema.TaggedStruct("MessageRefused", {
   /** Message id. */
@@ -1169,7 +1105,6 @@ export class MessageRefused extends Schema.Opaque<MessageRefused>()(Schema.Tagge
  * once complete. Emitted at most once per 50 ms, never beyond 64 KiB of text, and never recorded.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class OutputPartial extends Schema.Opaque<OutputPartial>()(Schema.TaggedStruct("OutputPartial", {
   /** Answer so far. */
@@ -1180,7 +1115,6 @@ export class OutputPartial extends Schema.Opaque<OutputPartial>()(Schema.TaggedS
  * The run's typed answer is accepted: the result's `output`, encoded. Emitted once, and never recorded.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class OutputCompleted extends Schema.Opaque<OutputCompleted>()(Schema.TaggedStruct("OutputCompleted", {
   /** Answer, encoded. */
@@ -1191,7 +1125,6 @@ export class OutputCompleted extends Schema.Opaque<OutputCompleted>()(Schema.Tag
  * A step has ended.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
   ...stepEnd,
@@ -1203,7 +1136,6 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
  * The run has ended. Last event in a stream read to its end.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ChatCompleted extends Schema.Opaque<ChatCompleted>()(Schema.TaggedStruct("ChatCompleted", {
   ...behindLast,
@@ -1215,7 +1147,6 @@ export class ChatCompleted extends Schema.Opaque<ChatCompleted>()(Schema.TaggedS
  * The result in a {@link WireChat}: a `ChatResult` without the contents of earlier events.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class WireResult extends Schema.Opaque<WireResult>()(Schema.Struct({
   ...chatEnd,
@@ -1227,7 +1158,6 @@ export class WireResult extends Schema.Opaque<WireResult>()(Schema.Struct({
  * A `StepCompleted` decoded from its wire form: without the thread.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class WireStep extends Schema.Opaque<WireStep>()(Schema.TaggedStruct("StepCompleted", stepEnd)) {}
 
@@ -1235,7 +1165,6 @@ export class WireStep extends Schema.Opaque<WireStep>()(Schema.TaggedStruct("Ste
  * A `ChatCompleted` decoded from its wire form: without the thread and the steps.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class WireChat extends Schema.Opaque<WireChat>()(Schema.TaggedStruct("ChatCompleted", {
   ...behindLast,
@@ -1261,7 +1190,6 @@ export class WireChat extends Schema.Opaque<WireChat>()(Schema.TaggedStruct("Cha
  * ```
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Event = Schema.Union([
   ...adapterEvents,
@@ -1282,7 +1210,6 @@ export const Event = Schema.Union([
  * @see {@link Event}
  *
  * @category models
- * @since 0.1.0
  */
 export type Event =
   | AdapterEvent
@@ -1308,7 +1235,6 @@ export type Event =
  * The event with the given tag.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Of<Tag extends Event["_tag"]> = Extract<Event, { readonly _tag: Tag }>
 
@@ -1330,7 +1256,6 @@ export type Of<Tag extends Event["_tag"]> = Extract<Event, { readonly _tag: Tag 
  * ```
  *
  * @category guards
- * @since 0.1.0
  */
 export const guards = Object.fromEntries(
   Event.discriminants.map((tag) => [tag, (event: { readonly _tag: string }) => event._tag === tag])
@@ -1351,7 +1276,6 @@ export const guards = Object.fromEntries(
  * ```
  *
  * @category matching
- * @since 0.1.0
  */
 export const match: typeof Event.match = Event.match
 
@@ -1359,7 +1283,6 @@ export const match: typeof Event.match = Event.match
  * An event as plain JSON, written by {@link toWire}.
  *
  * @category models
- * @since 0.1.0
  */
 export type Wire = { readonly [key: string]: Schema.Json }
 
@@ -1382,7 +1305,6 @@ const WireSchema = Schema.Union([
  * `finalResponse` if equal to the last step's. `Collector.fromWire` reassembles these.
  *
  * @category models
- * @since 0.1.0
  */
 export type WireEvent = Exclude<Event, StepCompleted | ChatCompleted> | WireStep | WireChat
 
@@ -1390,7 +1312,6 @@ export type WireEvent = Exclude<Event, StepCompleted | ChatCompleted> | WireStep
  * The value is not an event in wire form. The message names the field.
  *
  * @category errors
- * @since 0.1.0
  */
 export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireError")("WireError", {
   /** The wrong field, and its fault. */
@@ -1443,7 +1364,6 @@ export class WireError extends Schema.TaggedError<WireError>("heddle/Event/WireE
  * ```
  *
  * @category wire
- * @since 0.1.0
  */
 export const toWire = (event: Event | WireEvent): Wire => EventJson.toJson(event) as Wire
 
@@ -1465,7 +1385,6 @@ const decodeWire = Schema.decodeUnknownResult(WireSchema)
  * ```
  *
  * @category wire
- * @since 0.1.0
  */
 export const fromWire = (wire: unknown): WireEvent => {
   // The wire form may come from outside, in any shape.
@@ -1502,7 +1421,6 @@ export const fromWire = (wire: unknown): WireEvent => {
  * ```
  *
  * @category public form
- * @since 0.1.0
  */
 export const toPublic = (
   event: Event | WireEvent,

@@ -2,8 +2,6 @@
  * The seam running one tool call, in its own scope. Everything failing inside the handler becomes an outcome; only a
  * caller's mistake is a defect, and interrupting the caller stays an interruption. Retries and timeouts belong to the
  * runner, not to an executor.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -19,7 +17,6 @@ import type * as Tool from "./Tool.ts"
  * An executor.
  *
  * @category services
- * @since 0.1.0
  */
 export interface Service {
   /**
@@ -56,7 +53,6 @@ export interface Service {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const direct: Service = {
   execute: ((tool: Tool.Any, args: unknown, call: Tool.CallContext) => {
@@ -122,7 +118,6 @@ const failed = (
  * The run's executor. A Context reference: {@link direct} without a layer.
  *
  * @category references
- * @since 0.1.0
  */
 export const Executor: Context.Reference<Service> = Context.Reference<Service>("heddle/Executor", {
   defaultValue: () => direct
@@ -149,6 +144,5 @@ export const Executor: Context.Reference<Service> = Context.Reference<Service>("
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (service: Service): Layer.Layer<never> => Layer.succeed(Executor, service)

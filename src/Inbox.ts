@@ -1,8 +1,6 @@
 /**
  * Messages into a running run: a person says "not that file" while the agent works. Each message has one fate: a step
  * received the message, the message was withdrawn, or it was refused because the run ended first.
- *
- * @since 0.1.0
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -22,7 +20,6 @@ import * as Thread from "./Thread.ts"
  * `haltWhen`, or the name of the rule ending the run. `Withdrawn`: by {@link Inbox.withdraw}.
  *
  * @category models
- * @since 0.1.0
  */
 export type Fate = InboxRule.Fate
 
@@ -30,7 +27,6 @@ export type Fate = InboxRule.Fate
  * An accepted message.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Sent {
   /** Message id. */
@@ -43,7 +39,6 @@ export interface Sent {
  * Options of a message.
  *
  * @category options
- * @since 0.1.0
  */
 export interface SendOptions {
   /**
@@ -64,7 +59,6 @@ export interface SendOptions {
  * acceptance. Messages due at the same time share one request.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Inbox {
   /**
@@ -125,7 +119,6 @@ const isSame = (letter: InboxRule.Letter, mode: InboxRule.Mode, { content }: Mes
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = (): Inbox => {
   const letters = new InboxRule.Letters()

@@ -1,8 +1,6 @@
 /**
  * Session journals as kept by stores: records, claims, and store errors. Programs only using sessions do not need this
  * module; it is for implementing a store, reading journals, or catching store errors.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -102,7 +100,6 @@ export type { Next, Summary } from "./internal/session/state.ts"
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const check: (records: ReadonlyArray<Records.Record>) => ReadonlyArray<string> = States.problemsOf
 
@@ -135,7 +132,6 @@ export const check: (records: ReadonlyArray<Records.Record>) => ReadonlyArray<st
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const fold: (id: string) => Kept.Fold = Kept.fold
 
@@ -157,7 +153,6 @@ export const fold: (id: string) => Kept.Fold = Kept.fold
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const summaryOf = ({ state }: Pick<Kept.Kept, "state">): States.Summary => States.summaryOf(state)
 
@@ -191,7 +186,6 @@ export const summaryOf = ({ state }: Pick<Kept.Kept, "state">): States.Summary =
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const nestedIn = (
   id: string,
@@ -227,7 +221,6 @@ export const nestedIn = (
  * ```
  *
  * @category claims
- * @since 0.1.0
  */
 export const claim: (
   id: string,
@@ -261,7 +254,6 @@ export const claim: (
  * ```
  *
  * @category claims
- * @since 0.1.0
  */
 export const claimUnfinished: (
   limit: number,

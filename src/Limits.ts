@@ -2,8 +2,6 @@
  * Limits shared by a whole tree of runs: permits, a deadline, and permits by name. They are Context references: a run
  * started by a handler inherits them through the handler's fiber, and no caller passes them along. A handler waiting
  * for a nested run holds no permit, so a tree never waits for itself.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
@@ -24,7 +22,6 @@ import * as Inherited from "./internal/stop/inherited.ts"
  * permits, as many as its `maxConcurrency`.
  *
  * @category references
- * @since 0.1.0
  */
 export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Inherited.Permits
 
@@ -33,7 +30,6 @@ export const Permits: Context.Reference<Semaphore.Semaphore | undefined> = Inher
  * the reserve for a last answer from the model.
  *
  * @category references
- * @since 0.1.0
  */
 export const CurrentDeadline: Context.Reference<number | undefined> = Inherited.CurrentDeadline
 
@@ -43,7 +39,6 @@ export type { DeadlineInput } from "./internal/ask/options.ts"
  * A set of keys with permits, made by {@link layer}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Keyed {
   /** Number of keys whose permits are held or awaited. */
@@ -54,7 +49,6 @@ export interface Keyed {
  * Keyed permits used by `Tool.Options.limits`. Without a layer, the process has a single set of keys.
  *
  * @category references
- * @since 0.1.0
  */
 export const Keyed: Context.Reference<Keyed> = Inherited.Keyed as unknown as Context.Reference<Keyed>
 
@@ -74,7 +68,6 @@ export const Keyed: Context.Reference<Keyed> = Inherited.Keyed as unknown as Con
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
   CurrentDeadline,
@@ -88,7 +81,6 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
  * Limits shared by all runs below a layer.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /**
@@ -124,7 +116,6 @@ const optionNames = {
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<never> => {
   checkNames("Limits.layer", options, optionNames)

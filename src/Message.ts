@@ -2,8 +2,6 @@
  * Messages exchanged with a model, and the tool calls they contain. Everything here is immutable plain data and
  * round-trips through JSON. Typed fields hold the runtime's knowledge about a message; `metadata` belongs to the
  * caller.
- *
- * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
 import * as ToolOutcomes from "./internal/declare/outcome.ts"
@@ -13,7 +11,6 @@ import * as Json from "./internal/json.ts"
  * Message author: `system` instructs, `user` asks, `assistant` is the model, `tool` answers one tool call.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
 
@@ -21,7 +18,6 @@ export const Role = Schema.Literals(["system", "user", "assistant", "tool"])
  * @see {@link Role}
  *
  * @category models
- * @since 0.1.0
  */
 export type Role = (typeof Role)["Type"]
 
@@ -30,7 +26,6 @@ export type Role = (typeof Role)["Type"]
  * was JSON but not an object, or nests deeper than 256 levels. Such a call is answered and never run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const ArgumentsLost = Schema.Literals([
   "json_decode_error",
@@ -44,7 +39,6 @@ export const ArgumentsLost = Schema.Literals([
  * @see {@link ArgumentsLost}
  *
  * @category models
- * @since 0.1.0
  */
 export type ArgumentsLost = (typeof ArgumentsLost)["Type"]
 
@@ -52,7 +46,6 @@ export type ArgumentsLost = (typeof ArgumentsLost)["Type"]
  * One tool call requested by the model.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
   /** Call id, to which the answer refers. Unique in its thread. */
@@ -78,7 +71,6 @@ export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
  * Text in a message.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class TextPart extends Schema.Opaque<TextPart>()(Schema.Struct({
   /** Part kind. */
@@ -91,7 +83,6 @@ export class TextPart extends Schema.Opaque<TextPart>()(Schema.Struct({
  * An image in a message, by `url` or as `data`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
   /** Part kind. */
@@ -110,7 +101,6 @@ export class ImagePart extends Schema.Opaque<ImagePart>()(Schema.Struct({
  * A file in a message, by `url` or as `data`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class FilePart extends Schema.Opaque<FilePart>()(Schema.Struct({
   /** Part kind. */
@@ -134,7 +124,6 @@ export class FilePart extends Schema.Opaque<FilePart>()(Schema.Struct({
  * Model reasoning, sent back unchanged.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ReasoningPart extends Schema.Opaque<ReasoningPart>()(Schema.Struct({
   /** Part kind. */
@@ -151,7 +140,6 @@ export class ReasoningPart extends Schema.Opaque<ReasoningPart>()(Schema.Struct(
  * A piece of a message: text, an image, a file, or reasoning.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Part = Schema.Opaque<Part>()(Schema.Union([TextPart, ImagePart, FilePart, ReasoningPart]))
 
@@ -159,7 +147,6 @@ export const Part = Schema.Opaque<Part>()(Schema.Union([TextPart, ImagePart, Fil
  * @see {@link Part}
  *
  * @category models
- * @since 0.1.0
  */
 export type Part = TextPart | ImagePart | FilePart | ReasoningPart
 
@@ -167,7 +154,6 @@ export type Part = TextPart | ImagePart | FilePart | ReasoningPart
  * One message of a thread.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Message extends Schema.Opaque<Message>()(Schema.Struct({
   /** Message author. */
@@ -202,7 +188,6 @@ export class Message extends Schema.Opaque<Message>()(Schema.Struct({
  * A message as written by a caller: `metadata` is optional.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Input extends Omit<Message, "metadata"> {
   /** Data attached to the message by you. It is not sent to the model. `{}` by default. */
@@ -213,7 +198,6 @@ export interface Input extends Omit<Message, "metadata"> {
  * Message content: a text, or parts.
  *
  * @category models
- * @since 0.1.0
  */
 export type Content = Message["content"]
 
@@ -229,7 +213,6 @@ export type Content = Message["content"]
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const system = (content: Content): Message => ({
   role: "system",
@@ -254,7 +237,6 @@ export const system = (content: Content): Message => ({
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const user = (content: Content): Message => ({
   role: "user",
@@ -276,7 +258,6 @@ export const user = (content: Content): Message => ({
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const assistant = (content: Content, toolCalls?: ReadonlyArray<ToolCall>): Message =>
   toolCalls === undefined || toolCalls.length === 0
@@ -295,7 +276,6 @@ export const assistant = (content: Content, toolCalls?: ReadonlyArray<ToolCall>)
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const tool = (toolCallId: string, content: Content): Message => ({
   role: "tool",
@@ -321,7 +301,6 @@ const isParts = Schema.is(Schema.Array(Part))
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const answer = (toolCallId: string, value: unknown): Message => {
   if (typeof value === "string") return tool(toolCallId, value)
@@ -346,7 +325,6 @@ export const answer = (toolCallId: string, value: unknown): Message => {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const toolCall = (id: string, name: string, args: ToolCall["arguments"] = {}): ToolCall => ({
   id,
@@ -367,7 +345,6 @@ export const toolCall = (id: string, name: string, args: ToolCall["arguments"] =
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const text = (message: Pick<Message, "content">): string =>
   typeof message.content === "string"

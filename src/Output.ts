@@ -1,8 +1,6 @@
 /**
  * Typed answers. An output contains a schema and the way to ask the model for a fitting answer; a run with an output
  * ends with a value of the schema's type.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -21,7 +19,6 @@ export type { OutputStart } from "./internal/loop/rules.ts"
  * A typed answer, made by `make`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Output<out A, out R = never> {
   /** Tool through which the model answers. `undefined` if it never uses a tool. */
@@ -38,7 +35,6 @@ export interface Output<out A, out R = never> {
  * A run ended without a typed answer.
  *
  * @category errors
- * @since 0.1.0
  */
 export class Missing extends Schema.TaggedError<Missing>("heddle/Output/Missing")("Missing", {
   /** Outcome of the run, as one word. */
@@ -58,7 +54,6 @@ export class Missing extends Schema.TaggedError<Missing>("heddle/Output/Missing"
  * Options of an output.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options {
   /**
@@ -118,7 +113,6 @@ const knownOptions = Values.nullable(
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = <A, I, RD, RE>(schema: Schema.Codec<A, I, RD, RE>, options: Options = {}): Output<A, RD | RE> => {
   Schemas.checkNames("Output.make", { schema, ...options }, { schema: Values.schema, ...knownOptions })
@@ -176,7 +170,6 @@ export const make = <A, I, RD, RE>(schema: Schema.Codec<A, I, RD, RE>, options: 
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const get = <A>(result: Event.ChatResult & { readonly output?: A }): Effect.Effect<A, Missing> => {
   if ("output" in result) return Effect.succeed(result.output as A)

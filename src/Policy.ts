@@ -1,8 +1,6 @@
 /**
  * The choices on which tool loops differ, and their presets. No policy switches a law off: under every policy each call
  * is answered once, nothing outlives a run, and history stays valid.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
@@ -18,7 +16,6 @@ const Siblings = Schema.Literals(["drain", "abortCancelable", "abortAll"])
  * A run's choices where tool loops differ. Missing choices come from `standard`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
   /**
@@ -142,7 +139,6 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
  * ```
  *
  * @category constants
- * @since 0.1.0
  */
 export const standard: Policy = {
   start: "readOnly",
@@ -179,7 +175,6 @@ export const standard: Policy = {
  * ```
  *
  * @category constants
- * @since 0.1.0
  */
 export const allm: Policy = {
   ...standard,
@@ -209,7 +204,6 @@ export const allm: Policy = {
  * ```
  *
  * @category constants
- * @since 0.1.0
  */
 export const falai: Policy = {
   ...standard,
@@ -231,7 +225,6 @@ export const falai: Policy = {
  * Values for a run's missing options. An option other than `null` or `undefined` wins.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Defaults {
   /** Policy of runs. `Policy.standard` by default. */
@@ -274,7 +267,6 @@ export interface Defaults {
  * An application's defaults, as a Context reference: empty without a {@link layer}.
  *
  * @category references
- * @since 0.1.0
  */
 export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>("heddle/Policy/Defaults", {
   defaultValue: () => ({})
@@ -302,7 +294,6 @@ export const Defaults: Context.Reference<Defaults> = Context.Reference<Defaults>
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (defaults: Defaults): Layer.Layer<never> => {
   checkNames("Policy.layer", defaults, knownDefaults)

@@ -1,7 +1,5 @@
 /**
  * Model prices, for money budgets. The library contains no prices: provide a table.
- *
- * @since 0.1.0
  */
 import type * as Context from "effect/Context"
 import * as Layer from "effect/Layer"
@@ -17,7 +15,6 @@ import type * as Response from "./Response.ts"
  * A request or reply to be priced.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Call {
   /** Provider name, as in spans. */
@@ -35,7 +32,6 @@ export interface Call {
  * trailing date.
  *
  * @category references
- * @since 0.1.0
  */
 export const Prices: Context.Reference<(call: Call) => number | undefined> = BudgetRule.Prices
 
@@ -43,7 +39,6 @@ export const Prices: Context.Reference<(call: Call) => number | undefined> = Bud
  * Currency of the prices. Prices reported by a provider count only if it is `"USD"`, the default.
  *
  * @category references
- * @since 0.1.0
  */
 export const Currency: Context.Reference<string> = BudgetRule.Currency
 
@@ -51,7 +46,6 @@ export const Currency: Context.Reference<string> = BudgetRule.Currency
  * Prices for one model, per million tokens.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Cost {
   /** Price for request tokens. */
@@ -68,7 +62,6 @@ export interface Cost {
  * Prices by provider and model, in the models.dev format. Further fields are ignored.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Table {
   readonly [provider: string]: {
@@ -86,7 +79,6 @@ export interface Table {
  * Options of a price table.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /** Currency of the table. `"USD"` by default. */
@@ -161,7 +153,6 @@ const priceOf = (
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (table: Table, options: Options = {}): Layer.Layer<never> => {
   checkNames("Pricing.layer", options, optionNames)

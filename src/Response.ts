@@ -1,8 +1,6 @@
 /**
  * Result of one model turn: its text, reasoning, tool calls, end and cost. Plain data; the provider's own words and
  * numbers are kept next to the normalised values.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -14,7 +12,6 @@ import * as Message from "./Message.ts"
  * Reason why a model turn ended, in one vocabulary for all providers.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const FinishReason = ToolOutcomes.FinishReason
 
@@ -22,7 +19,6 @@ export const FinishReason = ToolOutcomes.FinishReason
  * @see {@link FinishReason}
  *
  * @category models
- * @since 0.1.0
  */
 export type FinishReason = (typeof FinishReason)["Type"]
 
@@ -53,7 +49,6 @@ const counts = {
  * Usage of a turn. A figure is `null`, not zero, if the provider did not report a value.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Usage extends Schema.Opaque<Usage>()(Schema.Struct({
   ...counts,
@@ -90,7 +85,6 @@ const isCountName = (name: string): name is CountName => Object.hasOwn(counts, n
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const usage = (input: Readonly<Record<string, unknown>>): Usage => {
   const known = Object.fromEntries(countNames.map((name) => [name, null])) as Record<CountName, number | null>
@@ -142,7 +136,6 @@ const currencyOf = (left: Usage, right: Usage): Json.JsonObject => {
  * ```
  *
  * @category combinators
- * @since 0.1.0
  */
 export const sumUsage = (usages: Iterable<Usage | null>): Usage | null => {
   let total: Usage | null = null
@@ -154,7 +147,6 @@ export const sumUsage = (usages: Iterable<Usage | null>): Usage | null => {
  * One reply of the model.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Response extends Schema.Opaque<Response>()(Schema.Struct({
   /** Reply id assigned by the provider. `null` without an id. */
@@ -202,7 +194,6 @@ export class Response extends Schema.Opaque<Response>()(Schema.Struct({
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const text = (response: Pick<Response, "outputText" | "message">): string | null =>
   response.outputText ?? (response.message === null ? null : Message.text(response.message))
@@ -222,7 +213,6 @@ export const text = (response: Pick<Response, "outputText" | "message">): string
  * ```
  *
  * @category guards
- * @since 0.1.0
  */
 export const isActionable = (call: Message.ToolCall): boolean => call.providerExecuted !== true && call.name !== ""
 
@@ -240,7 +230,6 @@ export const isActionable = (call: Message.ToolCall): boolean => call.providerEx
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const actionableCalls = (response: Pick<Response, "toolCalls">): ReadonlyArray<Message.ToolCall> =>
   response.toolCalls.every(isActionable) ? response.toolCalls : response.toolCalls.filter(isActionable)

@@ -6,8 +6,6 @@
  *
  * Rules are asked in one order, each over what those before it said. A rule decides by recorded steps and by its notes,
  * so a resumed run asks the same rules and goes the same way.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -57,7 +55,6 @@ export type { Template } from "./internal/ask/request.ts"
  * Functions of a rule, and an optional opening function.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options<out E = never, out R = never> extends Rules.Hooks<E, R> {
   /**
@@ -130,7 +127,6 @@ const checkName = (where: string, what: "name" | "reason", name: unknown): void 
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = <E = never, R = never>(name: string, options: Options<E, R>): Rules.Rule<E, R> => {
   checkName("Rule.make", "name", name)
@@ -423,7 +419,6 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const ask = <R = never>(request: Rules.Ask, more: {
   /** The rule's note for this step. None by default. */
@@ -451,7 +446,6 @@ export const ask = <R = never>(request: Rules.Ask, more: {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean): Rules.Ask =>
   Rules.offering(request, isOffered)
@@ -474,7 +468,6 @@ export const offer = (request: Rules.Ask, isOffered: (name: string) => boolean):
  * ```
  *
  * @category notes
- * @since 0.1.0
  */
 export const latest = (at: Pick<Rules.At, "kept" | "noted" | "notes">, name: string): Schema.Json | undefined =>
   Rules.latest(at, name) ?? Rules.noteIn(at.kept, name)
@@ -494,7 +487,6 @@ export const latest = (at: Pick<Rules.At, "kept" | "noted" | "notes">, name: str
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const keep = (more: {
   /** The rule's note for this step. None by default. */
@@ -517,7 +509,6 @@ export const keep = (more: {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const askAgain = (more: {
   /** Milliseconds before the request. 0 by default. */
@@ -545,7 +536,6 @@ export const askAgain = (more: {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const go = (more: {
   /** The rule's note for the next step. None by default. */
@@ -576,7 +566,6 @@ export const go = (more: {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const last = (by: string, more: {
   /** The rule's note for the step. None by default. */
@@ -604,7 +593,6 @@ export const last = (by: string, more: {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const end = (more: {
   /** Data about the end, as JSON, for the outcome and the journal. None by default. */
@@ -623,7 +611,6 @@ export const end = (more: {
  * Rules for all runs, as a Context reference: empty without a {@link layer}. Classifications ask only a layer's rules.
  *
  * @category references
- * @since 0.1.0
  */
 export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inherited
 
@@ -651,7 +638,6 @@ export const Inherited: Context.Reference<ReadonlyArray<Rules.Rule>> = Rules.Inh
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (rules: ReadonlyArray<Rules.Rule>): Layer.Layer<never> => {
   checkNames("Rule.layer", { rules }, { rules: Settings.rulesKind })

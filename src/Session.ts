@@ -10,8 +10,6 @@
  * Options belong to one run and are never recorded. `context` and `sessionId` come from the caller, else from the
  * session, else from the application. The data functions (`answer`, `approve`, `deny`, `append`, ...) also take the
  * session last.
- *
- * @since 0.1.0
  */
 import type * as Effect from "effect/Effect"
 import { dual } from "effect/Function"
@@ -113,7 +111,6 @@ export type { Done, Mode, StreamReducer } from "./internal/session/events.ts"
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make: (options?: SessionData.Options) => SessionData.Session = SessionData.make
 
@@ -147,7 +144,6 @@ export const make: (options?: SessionData.Options) => SessionData.Session = Sess
  * ```
  *
  * @category transitions
- * @since 0.1.0
  */
 export const recover: (session: SessionData.Session) => SessionData.Session = SessionData.recover
 
@@ -176,7 +172,6 @@ export const recover: (session: SessionData.Session) => SessionData.Session = Se
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const open: (
   id: string,
@@ -203,7 +198,6 @@ export const open: (
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const load: (id: string) => Effect.Effect<Kept.Kept | undefined, Journals.StoreError, Journals.Store> = Kept.load
 
@@ -251,7 +245,6 @@ export const load: (id: string) => Effect.Effect<Kept.Kept | undefined, Journals
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const keep: <K extends Kept.Kept, A, E, R>(
   kept: K,
@@ -281,7 +274,6 @@ export const keep: <K extends Kept.Kept, A, E, R>(
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const keepStream: <A, E, R>(
   kept: Kept.Kept,
@@ -319,7 +311,6 @@ export const keepStream: <A, E, R>(
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const claim: (
   id: string | Claims.HeldClaim,
@@ -347,7 +338,6 @@ export const claim: (
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const reload: <K extends Kept.Kept>(
   kept: K
@@ -380,7 +370,6 @@ export const reload: <K extends Kept.Kept>(
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const drive: <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -432,7 +421,6 @@ export const drive: <
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerRuns: (
   claim: Claims.HeldClaim,
@@ -464,7 +452,6 @@ export const layerRuns: (
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = Journals.revoke
 
@@ -495,7 +482,6 @@ export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError,
  * ```
  *
  * @category commands
- * @since 0.1.0
  */
 export const stop: (
   id: string,
@@ -519,7 +505,6 @@ export const stop: (
  * ```
  *
  * @category commands
- * @since 0.1.0
  */
 export const disallow: (
   id: string,
@@ -552,7 +537,6 @@ export const disallow: (
  * ```
  *
  * @category commands
- * @since 0.1.0
  */
 export const submit: <E = never>(
   id: string,
@@ -582,7 +566,6 @@ export const submit: <E = never>(
  * ```
  *
  * @category commands
- * @since 0.1.0
  */
 export const withdraw: (
   id: string,
@@ -612,7 +595,6 @@ export const withdraw: (
  * ```
  *
  * @category commands
- * @since 0.1.0
  */
 export const label: <E = never>(
   id: string,
@@ -654,7 +636,6 @@ export const label: <E = never>(
  * ```
  *
  * @category commands
- * @since 0.1.0
  */
 export const fork: <E = never>(
   from: string,
@@ -690,7 +671,6 @@ export const fork: <E = never>(
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const next: (kept: Kept.Kept) => States.Next = Kept.next
 
@@ -714,7 +694,6 @@ export const next: (kept: Kept.Kept) => States.Next = Kept.next
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const isUnfinished: (kept: Kept.Kept) => boolean = Kept.isUnfinished
 
@@ -737,7 +716,6 @@ export const isUnfinished: (kept: Kept.Kept) => boolean = Kept.isUnfinished
  * ```
  *
  * @category commands
- * @since 0.1.0
  */
 export const receipt: (kept: Kept.Kept, id: string) => Records.Receipt | undefined = Kept.receipt
 
@@ -758,7 +736,6 @@ export const receipt: (kept: Kept.Kept, id: string) => Records.Receipt | undefin
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const inspect: (
   id: string
@@ -791,7 +768,6 @@ export const inspect: (
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const view: (kept: Kept.Kept) => Kept.View = Kept.view
 
@@ -822,7 +798,6 @@ export const view: (kept: Kept.Kept) => Kept.View = Kept.view
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const abandon: <K extends Kept.Kept>(
   kept: K
@@ -857,7 +832,6 @@ export const abandon: <K extends Kept.Kept>(
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const snapshot: (
   kept: Kept.Kept
@@ -888,7 +862,6 @@ export const snapshot: (
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Store> = Kept.unfinished
 
@@ -913,7 +886,6 @@ export const unfinished: Stream.Stream<string, Journals.StoreError, Journals.Sto
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const list: (
   options?: Journals.ListOptions
@@ -938,7 +910,6 @@ export const list: (
  * ```
  *
  * @category keeping
- * @since 0.1.0
  */
 export const count: (
   options?: Journals.ListOptions
@@ -967,7 +938,6 @@ export {
    * ```
    *
    * @category keeping
-   * @since 0.1.0
    */
   remove as delete
 }
@@ -976,7 +946,6 @@ export {
  * Options of a resumed run: those of any run, plus limits on its age and its resumptions.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ResumeOptions<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -1023,7 +992,6 @@ export interface ResumeOptions<
  * ```
  *
  * @category streams
- * @since 0.1.0
  */
 export const streamResume = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1082,7 +1050,6 @@ export const streamResume = <
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const resume = <
   K extends Kept.Kept,
@@ -1121,7 +1088,6 @@ export const resume = <
  * ```
  *
  * @category streams
- * @since 0.1.0
  */
 export const streamStart = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1156,7 +1122,6 @@ export const streamStart = <
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const start = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1178,7 +1143,6 @@ export const start = <
  * Options of a reply for its run and for waiting calls.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ReplyOptions<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -1225,7 +1189,6 @@ export interface ReplyOptions<
  * ```
  *
  * @category streams
- * @since 0.1.0
  */
 export const streamReply = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1270,7 +1233,6 @@ export const streamReply = <
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const reply = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1316,7 +1278,6 @@ export const reply = <
  * ```
  *
  * @category streams
- * @since 0.1.0
  */
 export const streamContinue = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1362,7 +1323,6 @@ export const streamContinue = <
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 const continue_ = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1404,7 +1364,6 @@ export { continue_ as continue }
  * ```
  *
  * @category streams
- * @since 0.1.0
  */
 export const streamStep = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -1441,7 +1400,6 @@ export const streamStep = <
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const step = <const T extends ReadonlyArray<Tool.Any> = [], E = never, R = never, RHalt = never, REvent = never>(
   session: SessionData.Session,
@@ -1503,7 +1461,6 @@ const hasSession = ({ 0: first }: IArguments): boolean => typeof first !== "stri
  * ```
  *
  * @category answering
- * @since 0.1.0
  */
 export const answer: {
   /** Takes the session last, as in a pipe. */
@@ -1557,7 +1514,6 @@ export const answer: {
  * ```
  *
  * @category answering
- * @since 0.1.0
  */
 export const approve: {
   /** Takes the session last, as in a pipe. */
@@ -1609,7 +1565,6 @@ export const approve: {
  * ```
  *
  * @category answering
- * @since 0.1.0
  */
 export const deny: {
   /** Takes the session last, as in a pipe. */
@@ -1618,9 +1573,7 @@ export const deny: {
     reason?: string,
     options?: Settling.SettleOptions
   ): (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError>
-  /**
-   * Denies a call: it is answered as `denied`, with the reason if given, and never runs. Fails like {@link answer}.
-   */
+  /** Denies a call: it is answered as `denied`, with the reason if given, and never runs. Fails like {@link answer}. */
   (
     session: SessionData.Session,
     id: string,
@@ -1655,7 +1608,6 @@ export const deny: {
  * ```
  *
  * @category answering
- * @since 0.1.0
  */
 export const settle: {
   /** Takes the session last, as in a pipe. */
@@ -1691,7 +1643,6 @@ export const settle: {
  * ```
  *
  * @category answering
- * @since 0.1.0
  */
 export const expire: (session: SessionData.Session) => Effect.Effect<SessionData.Session, SessionData.SessionError> =
   Settling.expire
@@ -1711,7 +1662,6 @@ export const expire: (session: SessionData.Session) => Effect.Effect<SessionData
  * ```
  *
  * @category combinators
- * @since 0.1.0
  */
 export const append: {
   /** Takes the session last, as in a pipe. */
@@ -1740,7 +1690,6 @@ export const append: {
  * ```
  *
  * @category combinators
- * @since 0.1.0
  */
 export const appendUser: {
   /** Takes the session last, as in a pipe. */
@@ -1768,7 +1717,6 @@ export const appendUser: {
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const outputText: (session: SessionData.Session) => string = SessionData.outputText
 
@@ -1785,7 +1733,6 @@ export const outputText: (session: SessionData.Session) => string = SessionData.
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const reducer: <const M extends SessionEvents.Mode>(
   session: SessionData.Session,
@@ -1817,7 +1764,6 @@ export const reducer: <const M extends SessionEvents.Mode>(
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const applyEvent: {
   /** Takes the reducer last, as in a pipe. */
@@ -1858,7 +1804,6 @@ export const applyEvent: {
  * ```
  *
  * @category folding
- * @since 0.1.0
  */
 export const finalize: <M extends SessionEvents.Mode>(
   reducer: SessionEvents.StreamReducer<M>

@@ -1,8 +1,6 @@
 /**
  * One model turn and its tools: the primitive of the loop, and for callers with their own loop. The stream emits the
  * adapter's events, then the tools', then exactly one `StepCompleted`.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -27,7 +25,6 @@ export { EngineError } from "./internal/decide/plan.ts"
  * Reasons why a step could not start. An error after the model's first event is in the step's result.
  *
  * @category errors
- * @since 0.1.0
  */
 export type StepError = Thread.ValidationError | Plan.EngineError | Adapter.AdapterError
 
@@ -35,7 +32,6 @@ export type StepError = Thread.ValidationError | Plan.EngineError | Adapter.Adap
  * Options of a step.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options<
   Tools extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -63,7 +59,6 @@ export interface Options<
  * Services required by a run with these tools.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Services<Tools extends ReadonlyArray<Tool.Any>> = Adapter.Adapter | Tool.Services<Tools[number]>
 
@@ -88,7 +83,6 @@ export type Services<Tools extends ReadonlyArray<Tool.Any>> = Adapter.Adapter | 
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,
@@ -121,7 +115,6 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any> = [], E = nev
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const run = <const Tools extends ReadonlyArray<Tool.Any> = [], E = never, R = never, REvent = never>(
   input: Thread.Input,

@@ -2,8 +2,6 @@
  * Runs tool calls while a reply is still streaming, for callers driving their own model. It is a thin front on `Chat`'s
  * runner, under `Policy.falai`: shared calls overlap, others run alone, first come, first served; every call has one
  * result, and results come in call order. Nothing outlives the scope of its creation.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import type * as Duration from "effect/Duration"
@@ -31,7 +29,6 @@ import type * as Tool from "./Tool.ts"
  * Options of calls. Missing options come from `Policy.Defaults`, except for the policy.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options<R = never> {
   /** Maximum number of concurrent handlers. 10 by default. */
@@ -64,7 +61,6 @@ export interface Options<R = never> {
  * Result of a call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Result {
   /** `true` if the handler produced a value. */
@@ -94,7 +90,6 @@ export interface Result {
  * A call update: progress, or the call's only result, with the handler's additions to the context.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Update {
   /** Call id. */
@@ -111,7 +106,6 @@ export interface Update {
  * An executor.
  *
  * @category models
- * @since 0.1.0
  */
 export interface StreamingToolExecutor<R = never> {
   /**
@@ -326,7 +320,6 @@ class Executor<R> implements StreamingToolExecutor<R> {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = <R = never>(
   options: Options<R> = {}

@@ -7,8 +7,6 @@
  * A run takes and returns threads in which each call has one answer, right after the message making the call. One
  * exception: calls waiting for an approval or for a result from you (`suspensions` of the result) have no answer yet.
  * Answer these first, and do not {@link repair} such a thread: that would answer them as cancelled.
- *
- * @since 0.1.0
  */
 import { dual } from "effect/Function"
 import * as Result from "effect/Result"
@@ -25,7 +23,6 @@ import * as Message from "./Message.ts"
  * A conversation.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Thread extends Schema.Opaque<Thread>()(Schema.Struct({
   /** Messages, oldest first. */
@@ -39,7 +36,6 @@ export class Thread extends Schema.Opaque<Thread>()(Schema.Struct({
  * making the call: otherwise the run fails before its first request, and {@link repair} fixes the thread.
  *
  * @category models
- * @since 0.1.0
  */
 export type Input = string | ReadonlyArray<Message.Input> | {
   /** Messages, oldest first. */
@@ -52,7 +48,6 @@ export type Input = string | ReadonlyArray<Message.Input> | {
  * One fault in an input.
  *
  * @category models
- * @since 0.1.0
  */
 export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
   /** Place of the fault, such as `messages[2].role`. */
@@ -70,7 +65,6 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
  * - `invalid_session_input`: the input is neither a session nor suitable for making a session
  *
  * @category errors
- * @since 0.1.0
  */
 export class ValidationError extends Schema.TaggedError<ValidationError>("heddle/Thread/ValidationError")(
   "ValidationError",
@@ -101,7 +95,6 @@ Json.addError("ValidationError", ValidationError)
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => ({
   messages: messages.map((message) => {
@@ -124,7 +117,6 @@ export const fromMessages = (messages: ReadonlyArray<Message.Input>): Thread => 
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const empty: Thread = fromMessages([])
 
@@ -145,7 +137,6 @@ export const empty: Thread = fromMessages([])
  * ```
  *
  * @category combinators
- * @since 0.1.0
  */
 export const append: {
   /** Takes the thread last, as in a pipe. */
@@ -170,7 +161,6 @@ export const append: {
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const lastMessage = (thread: Thread): Message.Message | undefined => thread.messages.at(-1)
 
@@ -193,7 +183,6 @@ export const lastMessage = (thread: Thread): Message.Message | undefined => thre
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const unanswered = (thread: Thread): ReadonlyArray<Message.ToolCall> => {
   const settled: Array<Message.ToolCall> = []
@@ -255,7 +244,6 @@ const rawMessages = (input: unknown): ReadonlyArray<unknown> | undefined => {
  * ```
  *
  * @category combinators
- * @since 0.1.0
  */
 export const validate = (input: unknown): Result.Result<Thread, ValidationError> => {
   if (typeof input === "string") return Result.succeed(fromMessages([Message.user(input)]))
@@ -275,7 +263,6 @@ export const validate = (input: unknown): Result.Result<Thread, ValidationError>
  * One change made by {@link repair}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Repair {
   /**
@@ -367,7 +354,6 @@ const named = (messages: ReadonlyArray<Message.Input>): Named => {
  * Options of {@link repair}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface RepairOptions {
   /**
@@ -421,7 +407,6 @@ const knownOptions = { uniqueIds: Values.flag } satisfies NamesOf<RepairOptions>
  * ```
  *
  * @category combinators
- * @since 0.1.0
  */
 export const repair = (
   input: Exclude<Input, string>,

@@ -1,8 +1,6 @@
 /**
  * Tools: what a model may call, how a call runs, and its possible outcomes. A tool's handler is an Effect: its services
  * are requirements of the run, its failure is data, and its defect becomes a `ToolError`.
- *
- * @since 0.1.0
  */
 import type * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -69,7 +67,6 @@ export type { ChatOptions } from "./internal/answer/subAgent.ts"
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = <
   const Name extends string,
@@ -143,7 +140,6 @@ export const make = <
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const fromChat = <
   const Name extends string,
@@ -180,7 +176,6 @@ export const fromChat = <
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const ok = <A>(value: A): ToolOutcomes.Ok<A> => ToolOutcomes.brand({ _tag: "Ok", value })
 
@@ -196,7 +191,6 @@ export const ok = <A>(value: A): ToolOutcomes.Ok<A> => ToolOutcomes.brand({ _tag
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand({ _tag: "Error", error: reason })
 
@@ -239,7 +233,6 @@ export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Content => ToolOutcomes.content(parts)
 
@@ -302,7 +295,6 @@ export const content = (parts: ReadonlyArray<Message.Part>): ToolOutcomes.Conten
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const askUser = <A = unknown>(
   question: string,
@@ -331,7 +323,6 @@ export const askUser = <A = unknown>(
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const halt = <A>(reason: string, result: A): ToolOutcomes.Halt<A> =>
   ToolOutcomes.brand({ _tag: "Halt", reason, result })
@@ -357,7 +348,6 @@ export const halt = <A>(reason: string, result: A): ToolOutcomes.Halt<A> =>
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const definition = (tool: Declared.Any): Declared.Definition => ({
   name: tool.name,
@@ -386,7 +376,6 @@ export const definition = (tool: Declared.Any): Declared.Definition => ({
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const isReadOnly = <T extends Declared.Any>(tool: T, args: Declared.Params<T>): boolean =>
   ToolOptions.isReadOnly(tool, args)
@@ -412,7 +401,6 @@ export const isReadOnly = <T extends Declared.Any>(tool: T, args: Declared.Param
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const isDestructive = <T extends Declared.Any>(tool: T, args: Declared.Params<T>): boolean =>
   ToolOptions.isDestructive(tool, args)

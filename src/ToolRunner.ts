@@ -1,8 +1,6 @@
 /**
  * Runs a turn's tool calls. Every call is answered exactly once, whatever happens to it. Handlers are fibers owned by
  * the run, bounded in number and in time, and none is alive after the run has ended.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"
@@ -26,7 +24,6 @@ export type { CancelSource } from "./internal/ask/options.ts"
  * Options of calls.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options<E = never, R = never, Failure = unknown> extends Settings.RunnerOptions<E, R, Failure> {
   /** Step index for handlers. `0` by default. */
@@ -42,7 +39,6 @@ export interface Options<E = never, R = never, Failure = unknown> extends Settin
  * Result of the calls.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Result {
   /** Answers in call order, one for each call not waiting for an approval. */
@@ -61,7 +57,6 @@ export interface Result {
  * A call as written by a provider or a caller.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Call extends Omit<Message.ToolCall, "arguments" | "metadata"> {
   /** Parsed arguments. `{}` by default. */
@@ -104,7 +99,6 @@ const normalised = (call: Call): Message.ToolCall => ({
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = never>(
   calls: ReadonlyArray<Call>,
@@ -139,7 +133,6 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = never>(
   calls: ReadonlyArray<Call>,

@@ -2,8 +2,6 @@
  * Streams Anthropic's Messages protocol, as Anthropic, Azure, Google's Vertex AI and other servers speak it. The thread
  * keeps each turn complete: thinking with its signatures, redacted thinking, server tool blocks and their order go back
  * unchanged. Calls to provider tools are listed and never run here.
- *
- * @since 0.1.0
  */
 import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
@@ -29,7 +27,6 @@ export type { Reasoning } from "./internal/wireProtocol.ts"
  * server expecting a bearer token, leave it out and pass an `authorization` header.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options extends WireProtocol.Options {
   /** The header `anthropic-version`. `2023-06-01` by default. */
@@ -338,7 +335,6 @@ const protocol: WireProtocol.Protocol<Options> = {
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
   WireProtocol.layer(protocol, options)
@@ -361,7 +357,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}

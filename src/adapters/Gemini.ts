@@ -2,8 +2,6 @@
  * Streams Google's Gemini protocol (generateContent), as the Gemini API and Vertex AI actually write it: as events, as
  * one JSON array, or broken off by a bare error. Signatures go back with their parts. Provider-executed calls are
  * listed and never run here.
- *
- * @since 0.1.0
  */
 import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
@@ -35,7 +33,6 @@ export type { Reasoning } from "./internal/geminiRequest.ts"
  * is free to call none (mode `VALIDATED`).
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options extends Omit<WireProtocol.Options, "parallelToolCalls"> {
   /** Key header. Defaults to a bearer token for Vertex AI projects and to `x-goog-api-key` for every other server. */
@@ -369,7 +366,6 @@ const protocol: WireProtocol.Protocol<Options> = {
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
   WireProtocol.layer(protocol, options)
@@ -392,7 +388,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}

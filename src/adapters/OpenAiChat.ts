@@ -2,8 +2,6 @@
  * Streams OpenAI's Chat Completions protocol, as OpenAI and many compatible servers actually write it: Azure,
  * OpenRouter, Ollama, vLLM, llama.cpp, Mistral, DeepSeek, Groq and others. The adapter trusts a reply's content over
  * its finish reason, and marks incomplete arguments as lost.
- *
- * @since 0.1.0
  */
 import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
@@ -31,7 +29,6 @@ export type { Reasoning, ReasoningForm } from "./internal/chatRequest.ts"
  * Server address and settings. `baseUrl` defaults to OpenAI's own address.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options extends WireProtocol.Options {
   /**
@@ -422,7 +419,6 @@ const protocol: WireProtocol.Protocol<Options> = {
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
   WireProtocol.layer(protocol, options)
@@ -445,7 +441,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}

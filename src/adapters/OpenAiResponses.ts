@@ -3,8 +3,6 @@
  * DeepSeek, GitHub Copilot, ChatGPT, LM Studio, vLLM and others. History goes back as items, so the provider has to
  * store nothing. Reasoning goes back unchanged, in front of the calls it led to. Provider-executed calls are listed and
  * never run here.
- *
- * @since 0.1.0
  */
 import type * as Config from "effect/Config"
 import type * as HttpClient from "effect/http/HttpClient"
@@ -32,7 +30,6 @@ export type { Reasoning } from "./internal/wireProtocol.ts"
  * tool with type `custom` replaces the declared tool with the same name, which receives the model's text as `input`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options extends WireProtocol.Options {
   /** Thinking settings and the summary in the reply. Defaults to the model's own setting. */
@@ -143,9 +140,7 @@ class Reader extends Answer.ReplyReader {
     if (this.output.problem !== undefined) this.fail("malformed_response", this.output.problem)
   }
 
-  /**
-   * Reads an error from the field `error`, or takes the event itself if marked as an error. The first error counts.
-   */
+  /** Reads an error from the field `error`, or takes the event itself if marked as an error. The first error counts. */
   private error(event: Json.JsonObject, isMarked = true): void {
     const { sequence_number: _, type, ...rest } = event
     const error = event["error"] ?? (type === "error" ? rest : isMarked ? event : undefined)
@@ -330,7 +325,6 @@ const protocol: WireProtocol.Protocol<Options> = {
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, HttpClient.HttpClient> =>
   WireProtocol.layer(protocol, options)
@@ -353,7 +347,6 @@ export const layer = (options: Options): Layer.Layer<Adapter.Adapter, never, Htt
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerConfig = (
   defaults: Partial<Options> = {}

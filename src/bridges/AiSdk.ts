@@ -2,8 +2,6 @@
  * Uses AI SDK models as adapters: any language model implementing version 2, 3 or 4 of the SDK's provider interface,
  * from the SDK's packages or others. Heddle asks the model only for its part stream: it runs the tools itself and
  * retries requests that failed before their first event. Closing the stream aborts the model's request.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
@@ -30,7 +28,6 @@ export type { ProviderTool } from "./internal/aiSdkPrompt.ts"
  * Model options, independent of a request.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
   /** Model used by default. */
@@ -242,7 +239,6 @@ const stream = (
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<Adapter.Adapter> => {
   checkNames(name, options, knownOptions)

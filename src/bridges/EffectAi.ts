@@ -1,8 +1,6 @@
 /**
  * Connects effect/ai and Heddle: any `LanguageModel` as an adapter, any `Toolkit` as tools. The offered tools have no
  * handlers for the model, so only Heddle runs tools. Closing the stream interrupts the model.
- *
- * @since 0.1.0
  */
 import type * as AiError from "effect/ai/AiError"
 import * as LanguageModel from "effect/ai/LanguageModel"
@@ -27,7 +25,6 @@ import * as Reply from "./internal/reply.ts"
  * Model options, independent of a request.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options extends Reply.Options {
   /**
@@ -125,7 +122,6 @@ const make = (options: Options, settings: Http.Settings) =>
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options = {}): Layer.Layer<Adapter.Adapter, never, LanguageModel.LanguageModel> => {
   checkNames("EffectAi.layer", options, knownOptions)
@@ -136,7 +132,6 @@ export const layer = (options: Options = {}): Layer.Layer<Adapter.Adapter, never
  * An effect/ai tool as a Heddle tool.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type ToolOf<T extends AiTool.Any, R = never> = Tool.Tool<
   AiTool.Name<T>,
@@ -150,7 +145,6 @@ export type ToolOf<T extends AiTool.Any, R = never> = Tool.Tool<
  * Options for tools requiring approval.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ToolsOptions<R = never> {
   /**
@@ -197,7 +191,6 @@ export interface ToolsOptions<R = never> {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const tools = <Tools extends Record<string, AiTool.Any>, E = never, R = never, RA = never>(
   toolkit: Toolkit.WithHandler<Tools> | Effect.Effect<Toolkit.WithHandler<Tools>, E, R>,

@@ -13,8 +13,6 @@
  *
  * This module uses Effect modules marked unstable, which may change in a minor version of Effect. Nothing in `heddle`
  * itself imports them.
- *
- * @since 0.1.0
  */
 import * as RunnerAddress from "effect/cluster/RunnerAddress"
 import type * as Sharding from "effect/cluster/Sharding"
@@ -44,7 +42,6 @@ export type { Health } from "../durable/internal/ownerHealth.ts"
  * Options of a runner.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -69,7 +66,6 @@ export interface Options<
  * Runner of this process, for a health check.
  *
  * @category services
- * @since 0.1.0
  */
 export class Runner extends Context.Service<Runner, Owners.Owner>()("heddle/cluster/Runner") {}
 
@@ -96,7 +92,6 @@ export class Runner extends Context.Service<Runner, Owners.Owner>()("heddle/clus
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const ready: Effect.Effect<Owners.Health, never, Runner> = Effect.flatMap(Runner, ({ health }) => health)
 
@@ -132,7 +127,6 @@ export const ready: Effect.Effect<Owners.Health, never, Runner> = Effect.flatMap
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = <
   const T extends ReadonlyArray<Tool.Any> = [],
@@ -209,7 +203,6 @@ export const layer = <
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const servers: Layer.Layer<never, never, Sharding.Sharding> = Layer.effect(Peers.Peers, ServerEntity.make)
 
@@ -217,7 +210,6 @@ export const servers: Layer.Layer<never, never, Sharding.Sharding> = Layer.effec
  * Address of a runner.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Address {
   /**
@@ -233,7 +225,6 @@ export interface Address {
  * Options of {@link transport}.
  *
  * @category options
- * @since 0.1.0
  */
 export interface TransportOptions {
   /**
@@ -248,7 +239,6 @@ export interface TransportOptions {
  * Settings for cluster connections and the takeover time, for {@link transport}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Transport {
   /**
@@ -289,7 +279,6 @@ export interface Transport {
  * ```
  *
  * @category transport
- * @since 0.1.0
  */
 export const transport = (
   options: TransportOptions & (Address | { host?: undefined; port?: undefined }) = {}

@@ -1,8 +1,6 @@
 /**
  * A client for sessions on a cluster. It sends commands to a session's owner, in whichever process, and reads the
  * session's events. A command waits for an owner, and its run continues without the sending process.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import type * as ClusterError from "effect/cluster/ClusterError"
@@ -36,7 +34,6 @@ export { CommandError, Connected, Report } from "./internal/protocol.ts"
  * command was not stored; it may be sent again under the same id.
  *
  * @category errors
- * @since 0.1.0
  */
 export type ClientError =
   | Protocol.CommandError
@@ -49,7 +46,6 @@ export type ClientError =
  * Options of a command.
  *
  * @category options
- * @since 0.1.0
  */
 export interface CommandOptions {
   /**
@@ -63,7 +59,6 @@ export interface CommandOptions {
  * Options of a reply.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ReplyOptions extends CommandOptions {
   /**
@@ -82,7 +77,6 @@ export interface ReplyOptions extends CommandOptions {
  * Options of an approval.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ApproveOptions extends CommandOptions, Pick<Session.ApproveOptions, "arguments"> {}
 
@@ -90,7 +84,6 @@ export interface ApproveOptions extends CommandOptions, Pick<Session.ApproveOpti
  * Options of a denial.
  *
  * @category options
- * @since 0.1.0
  */
 export interface DenyOptions extends CommandOptions {
   /** Reason shown to the model. */
@@ -101,7 +94,6 @@ export interface DenyOptions extends CommandOptions {
  * Receipt of a stop.
  *
  * @category models
- * @since 0.1.0
  */
 export interface StopReceipt {
   /** Request id, for `Session.receipt`. Undefined if no run was open. */
@@ -116,7 +108,6 @@ export interface StopReceipt {
  * The last element of {@link Service.follow}: the command has been carried out.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Reported {
   readonly _tag: "Reported"
@@ -129,7 +120,6 @@ export interface Reported {
  * earlier, the run continues.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Service {
   /** Adds a user message. Creates a missing session, and continues a session whose last run failed. */
@@ -431,7 +421,6 @@ const make = Effect.gen(function*() {
  * ```
  *
  * @category services
- * @since 0.1.0
  */
 export class SessionClient extends Context.Service<SessionClient, Service>()("heddle/cluster/SessionClient") {}
 
@@ -468,7 +457,6 @@ export class SessionClient extends Context.Service<SessionClient, Service>()("he
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer: Layer.Layer<
   SessionClient,

@@ -1,9 +1,5 @@
 #!/usr/bin/env node
-/**
- * The command `heddle`: starts if its package is installed, otherwise says what to install.
- *
- * @since 0.1.0
- */
+/** The command `heddle`: starts if its package is installed, otherwise says what to install. */
 const needs = "the command needs the package @effect/platform-node, and Node 22.19 or later"
 
 const isInstalled = await import("@effect/platform-node/NodeServices").then(() => true, () => false)

@@ -8,8 +8,6 @@
  * start the same runs again. An interrupted run resumes from its journal: it repeats no recorded model request, and no
  * completed call runs again. A finished run returns its recorded result. Nested runs are recorded in the same way, at
  * any depth.
- *
- * @since 0.1.0
  */
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -23,7 +21,6 @@ import * as Session from "../Session.ts"
  * Options for recording a program's runs.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options extends Session.RunsOptions {
   /**
@@ -78,7 +75,6 @@ export interface Options extends Session.RunsOptions {
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (
   given: Options

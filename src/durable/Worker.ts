@@ -8,8 +8,6 @@
  * Two processes may both believe they own a session, for example after a frozen process wakes up. The journal decides:
  * it refuses appends based on an outdated version, and this stops the old owner's run. An effect already running in the
  * frozen process may still happen; for such effects, use `idempotencyKey` and the tool option `lookUp`.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -44,7 +42,6 @@ export type { Health } from "./internal/ownerHealth.ts"
  * Options of a worker.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,
@@ -145,7 +142,6 @@ const named = ({ id }: Journal.HeldClaim): string => `session ${JSON.stringify(i
  * Worker of this process, for a health check.
  *
  * @category services
- * @since 0.1.0
  */
 export class Worker extends Context.Service<Worker, Owners.Owner & Taker>()("heddle/durable/Worker") {}
 
@@ -194,7 +190,6 @@ interface Taker {
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap(Worker, ({ health }) => health)
 
@@ -230,7 +225,6 @@ export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap
  * ```
  *
  * @category driving
- * @since 0.1.0
  */
 export const take = (id: string): Effect.Effect<boolean, Journal.StoreError, Worker> =>
   Effect.flatMap(Worker, (worker) => worker.take(id))
@@ -275,7 +269,6 @@ export const take = (id: string): Effect.Effect<boolean, Journal.StoreError, Wor
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = <
   const T extends ReadonlyArray<Tool.Any> = [],

@@ -391,7 +391,6 @@ const sampled = (
  * The agent behind a run, for its span and metrics.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Agent {
   /** Agent name. It is part of the run's span name, so keep the number of names small. */

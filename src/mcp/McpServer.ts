@@ -1,8 +1,6 @@
 /**
  * Serves Heddle's tools, and whole agents, to Model Context Protocol clients. A call runs as in a Heddle run: with
  * gates, timeouts, permits and encoding. Its questions go to the client's user.
- *
- * @since 0.1.0
  */
 import * as McpProtocol from "effect/ai/McpProtocol"
 import * as McpSchema from "effect/ai/McpSchema"
@@ -48,7 +46,6 @@ type Tools<R> = ReadonlyArray<Tool.Tool<string, any, any, any, R>>
  * Session limits for clients speaking a protocol revision before 2026-07-28.
  *
  * @category options
- * @since 0.1.0
  */
 export interface LegacyOptions {
   /** Maximum number of open sessions, all principals together. The server refuses further sessions. 100 by default. */
@@ -63,7 +60,6 @@ export interface LegacyOptions {
  * Options of every MCP server.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options<R = never> {
   /**
@@ -83,7 +79,6 @@ export interface Options<R = never> {
  * Options of an MCP endpoint on an agent server.
  *
  * @category options
- * @since 0.1.0
  */
 export interface RoutesOptions<R = never> extends Options<R> {
   /**
@@ -102,7 +97,6 @@ export interface RoutesOptions<R = never> extends Options<R> {
  * Options of a standalone MCP server over HTTP.
  *
  * @category options
- * @since 0.1.0
  */
 export interface HttpOptions<R = never, RAuthorize = never> extends RoutesOptions<R> {
   /** Authorizes every request, with the tool name as the agent. There is no default. */
@@ -122,7 +116,6 @@ export interface HttpOptions<R = never, RAuthorize = never> extends RoutesOption
  * Options of an MCP server over standard input and output.
  *
  * @category options
- * @since 0.1.0
  */
 export interface StdioOptions<R = never, RAgents = never> extends Options<R> {
   /** Agents, each offered as a tool. They need a store and a model. None by default. */
@@ -350,7 +343,6 @@ const mount = (
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const routes = <R = never>(options: RoutesOptions<R> = {}): Routes.Mount<R> => {
   checkNames("McpServer.routes", options, ofRoutes)
@@ -379,7 +371,6 @@ export const routes = <R = never>(options: RoutesOptions<R> = {}): Routes.Mount<
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerHttp = <R = never, RAuthorize = never>(
   options: HttpOptions<R, RAuthorize>
@@ -446,7 +437,6 @@ const quietConsole = (other: Console): Effect.Effect<void, never, Scope.Scope> =
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerStdio: {
   /** Serves tools. */

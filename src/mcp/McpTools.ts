@@ -12,8 +12,6 @@
  *
  * A stop sends the server a cancellation. Heddle's guarantee that nothing outlives a run ends there: a server may carry
  * on, and owns whatever it started itself.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
@@ -62,7 +60,6 @@ export type { McpTool } from "./internal/tools.ts"
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.McpTools> = Effect.map(
   Servers.offers,
@@ -85,7 +82,6 @@ export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const leftOut: Effect.Effect<ReadonlyArray<McpDeclared.LeftOut>, never, Servers.McpTools> = Effect.map(
   Servers.offers,
@@ -112,7 +108,6 @@ export const leftOut: Effect.Effect<ReadonlyArray<McpDeclared.LeftOut>, never, S
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (
   server: McpDeclared.StdioServer | McpDeclared.HttpServer,

@@ -1,8 +1,6 @@
 /**
  * An agent: a name, a description, and options for its runs. It is a value independent of any request, because a run
  * resumed after a crash has no request. One agent serves HTTP, other agents and the command line alike.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -18,7 +16,6 @@ import * as Tool from "../Tool.ts"
  * Session for an agent to run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface AgentSession {
   /** Principal owning the session. */
@@ -40,7 +37,6 @@ export interface AgentSession {
  * An agent.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Agent<R = never> {
   /** Name, as used in its route addresses: 1 to 64 letters, digits, `_` and `-`. */
@@ -60,7 +56,6 @@ export interface Agent<R = never> {
  * Options of an agent run, as for `Session.resume`.
  *
  * @category options
- * @since 0.1.0
  */
 export type Options<R = never> = Session.ResumeOptions<
   ReadonlyArray<Tool.Tool<string, any, any, any, R>>,
@@ -106,7 +101,6 @@ const names = /^[A-Za-z0-9_-]{1,64}$/
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = <R = never>(
   agent: Omit<Agent<R>, "run"> & {
@@ -158,7 +152,6 @@ export const make = <R = never>(
  * ```
  *
  * @category conversions
- * @since 0.1.0
  */
 export const toTool = <R>(
   agent: Agent<R>

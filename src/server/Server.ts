@@ -2,8 +2,6 @@
  * An HTTP server for agents: chats for the AI SDK and AG-UI, and plain events for any other client. Runs outlive their
  * requests, a reader continues from its last event, a stop is a command with a report, and after a crash the next
  * process resumes the open runs.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as HttpMiddleware from "effect/http/HttpMiddleware"
@@ -34,7 +32,6 @@ export type { Mount } from "./internal/routes.ts"
  * Options of a server.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options<R = never, RAuthorize = never, RMcp = never> extends Hosting.Settings<RAuthorize> {
   /** Agents, with unique names. At least one. */
@@ -135,7 +132,6 @@ const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopb
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = <R = never, RAuthorize = never, RMcp = never>(
   options: Options<R, RAuthorize, RMcp>
@@ -175,7 +171,6 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
  * Options of Studio.
  *
  * @category options
- * @since 0.1.0
  */
 export interface StudioOptions {
   /** Page path, such as `"/studio"`. `"/"` by default. */
@@ -219,7 +214,6 @@ const readStudio: StudioFiles.ReadFile = (name) =>
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const studio = (options: StudioOptions = {}): Routes.Mount => {
   checkNames("Server.studio", options, knownStudio)
@@ -273,7 +267,6 @@ const addressed = (request: Request): Request => {
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const toWebHandler = <A, E>(app: Layer.Layer<A, E, HttpRouter.HttpRouter>): {
   readonly handler: (request: Request) => Promise<Response>
@@ -292,7 +285,6 @@ export const toWebHandler = <A, E>(app: Layer.Layer<A, E, HttpRouter.HttpRouter>
  * Options of a server on Node.
  *
  * @category options
- * @since 0.1.0
  */
 export interface NodeOptions {
   /** Port. 0 for any free port. */
@@ -334,7 +326,6 @@ const missing = "Server.layerNode needs the package @effect/platform-node, and N
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerNode = (options: NodeOptions) =>
 <A, E, R>(
@@ -373,7 +364,6 @@ export const layerNode = (options: NodeOptions) =>
  * A server for the command `heddle`: the agents, and a layer with everything they need besides the store.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Definition<R = never> extends Omit<Options<R, never, R>, "authorize"> {
   /** Model, and the services needed by the agents. */
@@ -401,7 +391,6 @@ const knownDefinition = { ...knownOptions, layer: Values.layer } satisfies Names
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const define = <R = never>(definition: Definition<R>): Definition<R> => {
   checkNames("Server.define", definition, knownDefinition)

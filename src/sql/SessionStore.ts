@@ -22,8 +22,6 @@
  *   records, and a crash loses them.
  * - A SQLite file has one lock. A process frozen during a commit holds the lock until it wakes up or is killed;
  *   meanwhile other writers fail with `unavailable`.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -194,7 +192,6 @@ const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.Sql
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = Effect.gen(function*() {
   const sql = yield* client
@@ -256,7 +253,6 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer: Layer.Layer<Session.Store, Migrator.MigrationError | SqlError.SqlError, SqlClient.SqlClient> = Layer
   .effect(Session.Store, Effect.andThen(migrate, make))
@@ -282,7 +278,6 @@ export const layer: Layer.Layer<Session.Store, Migrator.MigrationError | SqlErro
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layerSqlite = (
   options: SqliteClient.Options

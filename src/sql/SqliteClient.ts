@@ -14,8 +14,6 @@
  * - Reading an integer beyond `Number.MAX_SAFE_INTEGER` is an error, unless `SqlClient.SafeIntegers` requests `bigint`.
  * - Before Node 22.16, `values` returns a single value for columns sharing a name, and `raw` returns no rows for a
  *   query.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -40,7 +38,6 @@ import * as NodeSqlite from "./internal/nodeSqlite.ts"
  * Options of a client.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /**
@@ -265,7 +262,6 @@ const isTransaction = (database: NodeSqlite.Database): boolean => {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = (
   options: Options
@@ -312,7 +308,6 @@ export const make = (
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options): Layer.Layer<SqlClient.SqlClient, SqlError> =>
   Layer.effect(SqlClient.SqlClient, make(options)).pipe(Layer.provide(Reactivity.layer))

@@ -1,7 +1,5 @@
 /**
  * Entry of Studio, the application in the browser.
- *
- * @since 0.1.0
  */
 import { StrictMode } from "react"
 import { createRoot } from "react-dom/client"

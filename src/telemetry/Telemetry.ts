@@ -2,8 +2,6 @@
  * Records run metrics by OpenTelemetry's conventions for generative AI. On request it also records message and call
  * content, and the attributes of particular viewers. Every run with a tracer makes spans by itself. No OpenTelemetry
  * package is needed.
- *
- * @since 0.1.0
  */
 import * as Config from "effect/Config"
 import * as Context from "effect/Context"
@@ -28,7 +26,6 @@ export type { Dialect } from "./internal/dialects.ts"
  * Destinations for message and call content: none, span attributes, log records, or both.
  *
  * @category models
- * @since 0.1.0
  */
 export type Capture = "none" | "spans" | "events" | "spans-and-events"
 
@@ -36,7 +33,6 @@ export type Capture = "none" | "spans" | "events" | "spans-and-events"
  * Options for the layer.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /**
@@ -186,7 +182,6 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (options: Options = {}): Layer.Layer<never> => {
   checkNames("Telemetry.layer", options, knownOptions)

@@ -1,8 +1,6 @@
 /**
  * Contract for adapters as runnable cases: the frame of a reply, the order inside it, and an adapter's duties towards
  * its connections. One suite is for an adapter that answers, the other for an adapter that cannot.
- *
- * @since 0.1.0
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -22,7 +20,6 @@ import * as Cases from "./internal/cases.ts"
  * Options of a suite.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options<out R = never> {
   /**
@@ -240,7 +237,6 @@ const connection = <R>(
  * ```
  *
  * @category suites
- * @since 0.1.0
  */
 export const answering = <R = never>(options: Options<R> = {}): Conformance.Suite<Adapter.Adapter | R> => {
   checkNames("AdapterSuite.answering", options, knownOptions)
@@ -261,7 +257,6 @@ export const answering = <R = never>(options: Options<R> = {}): Conformance.Suit
  * ```
  *
  * @category suites
- * @since 0.1.0
  */
 export const failing = <R = never>(options: Options<R> = {}): Conformance.Suite<Adapter.Adapter | R> => {
   checkNames("AdapterSuite.failing", options, knownOptions)

@@ -2,8 +2,6 @@
  * Checks a run against its laws through what it left behind: stream events, result, thread, handler log. A check is
  * pure and returns every violation; a lawful run has no violations. The laws hold under every policy, so a check need
  * not know how the run was driven.
- *
- * @since 0.1.0
  */
 import type * as Event from "../Event.ts"
 import { checkNames, type NamesOf } from "../internal/declare/schema.ts"
@@ -24,7 +22,6 @@ export type { HandlerOptions, Options, ThreadOptions, Violation } from "./intern
  * Checks a run's events, with a member for every other trace of a run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Checks {
   /** Checks events. Returns every violation, in law order. */
@@ -134,7 +131,6 @@ export interface Checks {
  * ```
  *
  * @category checks
- * @since 0.1.0
  */
 export const check: Checks = Object.assign(
   (events: ReadonlyArray<Event.Event>, options: Options = {}): ReadonlyArray<Violation> => {

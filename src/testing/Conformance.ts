@@ -1,8 +1,6 @@
 /**
  * Building blocks for conformance suites. A suite is a list of named cases. Each case is an Effect that needs the
  * service under test and fails if the service breaks its contract. Suites need no test runner, and work with any.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -17,7 +15,6 @@ import * as Json from "../internal/json.ts"
  * An implementation breaks its contract.
  *
  * @category errors
- * @since 0.1.0
  */
 export class ConformanceError
   extends Schema.TaggedError<ConformanceError>("heddle/testing/Conformance/ConformanceError")(
@@ -49,7 +46,6 @@ export class ConformanceError
  * appear.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Case<out R = never> {
   /** Requirement in words. */
@@ -62,7 +58,6 @@ export interface Case<out R = never> {
  * Cases of one contract.
  *
  * @category models
- * @since 0.1.0
  */
 export type Suite<R = never> = ReadonlyArray<Case<R>>
 
@@ -82,7 +77,6 @@ export type Suite<R = never> = ReadonlyArray<Case<R>>
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = <E, R>(name: string, body: Effect.Effect<unknown, E, R>): Case<R> => ({
   name,
@@ -117,7 +111,6 @@ const found = (name: string, cause: Cause.Cause<unknown>): ConformanceError => {
  * ```
  *
  * @category assertions
- * @since 0.1.0
  */
 export const holds = (detail: string, condition: boolean): Effect.Effect<void, ConformanceError> =>
   condition ? Effect.void : Effect.fail(new ConformanceError({ detail }))
@@ -137,7 +130,6 @@ export const holds = (detail: string, condition: boolean): Effect.Effect<void, C
  * ```
  *
  * @category assertions
- * @since 0.1.0
  */
 export const equals = (detail: string, actual: unknown, expected: unknown): Effect.Effect<void, ConformanceError> =>
   Equal.equals(actual, expected) ? Effect.void : Effect.fail(new ConformanceError({ detail, actual, expected }))
@@ -162,7 +154,6 @@ export const equals = (detail: string, actual: unknown, expected: unknown): Effe
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const register = <R, E>(
   suite: Suite<R>,
@@ -190,7 +181,6 @@ export const register = <R, E>(
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const failures = <R, E>(
   suite: Suite<R>,

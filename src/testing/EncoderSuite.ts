@@ -1,7 +1,5 @@
 /**
  * Contract for encoders as runnable cases: the duties of every encoder, and the JSON encoder's output.
- *
- * @since 0.1.0
  */
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
@@ -62,7 +60,6 @@ const samples = (): ReadonlyArray<unknown> => [
  * ```
  *
  * @category suites
- * @since 0.1.0
  */
 export const contract: Conformance.Suite = [
   Conformance.make(
@@ -156,7 +153,6 @@ const readable = (reason: unknown) =>
  * ```
  *
  * @category suites
- * @since 0.1.0
  */
 export const json: Conformance.Suite = [
   ...contract,

@@ -1,8 +1,6 @@
 /**
  * Kills a program at each of its boundaries, in real processes, and checks the recovery against the laws. The program
  * first runs to its end, and then once per boundary: killed there, and restarted until it has its result.
- *
- * @since 0.1.0
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -20,7 +18,6 @@ export type { Kill, Law, Repeat, Unknown, Violation } from "./internal/killLaws.
  * Random boundaries at which a program is killed.
  *
  * @category options
- * @since 0.1.0
  */
 export interface RandomKills {
   /** Number of program runs. */
@@ -35,7 +32,6 @@ export interface RandomKills {
  * Options for running and killing a program.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /** Program arguments. None by default. */
@@ -98,7 +94,6 @@ const knownOptions = {
  * One run of the program, with its kills.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Attempt {
   /** Boundary at which each process was planned to die. */
@@ -131,7 +126,6 @@ export interface Attempt {
  * A law broken by an attempt.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Found extends KillLaws.Violation {
   /** Boundaries at which its processes were planned to die. Empty for the uninterrupted run. */
@@ -142,7 +136,6 @@ export interface Found extends KillLaws.Violation {
  * Result of all kills.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Report {
   /** Boundary names of the uninterrupted run, in order. */
@@ -326,7 +319,6 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const everyKill = (program: string, options: Options = {}): Effect.Effect<Report> =>
   Effect.gen(function*() {

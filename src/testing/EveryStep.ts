@@ -1,8 +1,6 @@
 /**
  * Stops a run at every possible point, and checks what remains against the laws. The run is simulated once to its end,
  * and then once per step: interrupted there, and, if it takes a `cancel`, also asked to stop there.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
@@ -27,7 +25,6 @@ import * as Simulation from "./Simulation.ts"
  * Context of an attempt at a run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Attempt {
   /** Fires when the run is to stop softly. A run reading it is also stopped softly at each step. */
@@ -43,7 +40,6 @@ export interface Attempt {
  * A run: a stream of events, read to its end, or an effect.
  *
  * @category models
- * @since 0.1.0
  */
 export type Run<R> = Stream.Stream<Event.Event, unknown, R> | Effect.Effect<unknown, unknown, R>
 
@@ -51,7 +47,6 @@ export type Run<R> = Stream.Stream<Event.Event, unknown, R> | Effect.Effect<unkn
  * Options for the attempts at a run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options<Out = never, In = never> {
   /**
@@ -85,7 +80,6 @@ export interface Options<Out = never, In = never> {
  * - `"repeatable"`: the run takes the same steps each time. Otherwise it cannot be stopped at each step.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Violation {
   /** Step before which the run was stopped. Undefined for a run that was not stopped. */
@@ -102,7 +96,6 @@ export interface Violation {
  * Findings of all attempts.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Report {
   /** Number of points at which the run can be stopped. */
@@ -270,7 +263,6 @@ const defaultGrace = "5 seconds"
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const everyStep = <R, Out = never, In = never>(
   run: Run<R> | ((attempt: Attempt) => Run<R>),

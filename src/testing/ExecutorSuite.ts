@@ -1,8 +1,6 @@
 /**
  * Contract for executors as runnable cases: the outcome of everything a handler can do, and what an executor must not
  * do by itself.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
@@ -251,6 +249,5 @@ const conduct: Conformance.Suite = [
  * ```
  *
  * @category suites
- * @since 0.1.0
  */
 export const suite: Conformance.Suite = [...results, ...crashes, ...conduct]

@@ -1,8 +1,6 @@
 /**
  * Shows that a result does not depend on order. A program names the points at which it waits. The explorer runs it once
  * for every order in which these waits can end, each time in a simulation, and compares the results.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -16,7 +14,6 @@ import * as Simulation from "./Simulation.ts"
  * One result, and the orders leading to it.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Finding {
   /** Result of the program. */
@@ -29,7 +26,6 @@ export interface Finding {
  * Findings of an exploration.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Report {
   /** Number of orders run. */
@@ -97,7 +93,6 @@ const told = (exit: Exit.Exit<unknown, unknown> | undefined): unknown => {
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const explore = <A, E, R>(
   points: number,

@@ -1,8 +1,6 @@
 /**
  * Marks the boundaries at which `everyKill` kills a program. Run by itself, the program is never killed and writes
  * nothing.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -22,7 +20,6 @@ import * as WorldLog from "./internal/worldLog.ts"
  * Parts of a call that identify its effect.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Call extends Pick<Tool.CallContext, "attempt" | "idempotencyKey"> {
   /** Call as the model made it. Its name and arguments identify the effect. */
@@ -95,7 +92,6 @@ const current = (): Process | undefined => {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const folder = (): string => variable("folder") ?? "."
 
@@ -112,7 +108,6 @@ export const folder = (): string => variable("folder") ?? "."
  * ```
  *
  * @category marks
- * @since 0.1.0
  */
 export const at = (name: string): Effect.Effect<void> => Effect.sync(() => current()?.reached(name))
 
@@ -137,7 +132,6 @@ export const at = (name: string): Effect.Effect<void> => Effect.sync(() => curre
  * ```
  *
  * @category marks
- * @since 0.1.0
  */
 export const act = <A = void, E = never, R = never>(
   { attempt, idempotencyKey, toolCall: { arguments: args, name } }: Call,
@@ -168,7 +162,6 @@ const write = (happened: WorldLog.Happened): Effect.Effect<void> => Effect.sync(
  * ```
  *
  * @category marks
- * @since 0.1.0
  */
 export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.Effect<void> =>
   Effect.andThen(write({ _tag: "Returned", what: WorldLog.whatOf(name, args) }), at(`the end of ${name}`))
@@ -186,7 +179,6 @@ export const returned = ({ toolCall: { arguments: args, name } }: Call): Effect.
  * ```
  *
  * @category marks
- * @since 0.1.0
  */
 export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
 
@@ -204,7 +196,6 @@ export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
  * ```
  *
  * @category marks
- * @since 0.1.0
  */
 export const done = (value: unknown): Effect.Effect<void> => write({ _tag: "Done", value })
 
@@ -278,7 +269,6 @@ const services = <A>(context: Context.Context<A>): Context.Context<A> => {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const watch = <A, E, R>(layer: Layer.Layer<A, E, R>): Layer.Layer<A, E, R> =>
   Layer.flatMap(layer, (context) => Layer.succeedContext(services(context)))

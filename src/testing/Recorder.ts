@@ -1,8 +1,6 @@
 /**
  * Records, for tests, what a stream emitted and what handlers did, in one log, with the time from the runtime clock. It
  * changes nothing about what it watches.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -21,7 +19,6 @@ export type { Entry, Mark } from "./internal/violation.ts"
  * Counts of tracked effects.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Counts {
   /** Number of started effects. */
@@ -42,7 +39,6 @@ export interface Counts {
  * A recorder.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Recorder {
   /** Records a stream's events as they pass. */
@@ -95,7 +91,6 @@ export interface Recorder {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make: Effect.Effect<Recorder> = Effect.map(Clock.currentTimeMillis, (zero) => {
   const log: Array<Entry> = []

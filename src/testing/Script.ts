@@ -2,8 +2,6 @@
  * Scripted adapter: a model replying as a test prescribes. A script is plain data, one list of entries per model call.
  * It plays on the runtime clock, in written order, for every request. One adapter has one cursor: each open plays the
  * next call, and an open past the last call fails.
- *
- * @since 0.1.0
  */
 import * as Channel from "effect/Channel"
 import * as Effect from "effect/Effect"
@@ -39,7 +37,6 @@ export * from "./internal/entry.ts"
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const makeCursor: Effect.Effect<Cursor> = Effect.sync(() => {
   let position = 0
@@ -56,7 +53,6 @@ export const makeCursor: Effect.Effect<Cursor> = Effect.sync(() => {
  * unusable script is a defect at its first open.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Scripted {
   /** Adapter stream. */
@@ -101,7 +97,6 @@ export interface Scripted {
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const make = (input: Input): Effect.Effect<Scripted> =>
   Effect.gen(function*() {
@@ -193,7 +188,6 @@ const toResponse =
  * ```
  *
  * @category layers
- * @since 0.1.0
  */
 export const layer = (input: Input): Layer.Layer<Adapter.Adapter> =>
   Layer.effect(Adapter.Adapter, Effect.map(make(input), ({ stream }) => ({ stream })))

@@ -2,8 +2,6 @@
  * Runs an effect in its own world: a virtual clock that advances by itself whenever everything waits, and a scheduler
  * that counts. The same effect takes the same steps each time, an hour of timeouts takes no time, and a run can be
  * interrupted at any step. Anything still alive after its end is reported.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -20,7 +18,6 @@ import * as Values from "../internal/declare/values.ts"
  * Outcome of a simulated effect.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Report<out A, out E = never> {
   /** Exit of the effect. `undefined` if it had not ended when nothing more could happen. */
@@ -39,7 +36,6 @@ export interface Report<out A, out E = never> {
  * Options of a simulation.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options {
   /** Step before which the effect is interrupted; 0 is before its first. Never by default. */
@@ -200,7 +196,6 @@ const drive = <A, E>(world: World, fiber: Fiber.Fiber<A, E>, options: Options): 
  * ```
  *
  * @category running
- * @since 0.1.0
  */
 export const run = <A, E, R>(
   effect: Effect.Effect<A, E, R>,

@@ -1,8 +1,6 @@
 /**
  * Contract for session stores as runnable cases: versions without gaps, atomic appends by compare-and-set, records read
  * as written, removal of records, and claims. Every case uses its own session id, so all cases can share a store.
- *
- * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
 import * as Context from "effect/Context"
@@ -264,7 +262,6 @@ const contents: Conformance.Suite<Session.Store> = [
  * ```
  *
  * @category services
- * @since 0.1.0
  */
 export const Passing: Context.Reference<(duration: Duration.Input) => Effect.Effect<void>> = Context.Reference(
   "heddle/testing/StoreSuite/Passing",
@@ -740,7 +737,6 @@ const claims: Conformance.Suite<Session.Store> = [
  * ```
  *
  * @category suites
- * @since 0.1.0
  */
 export const all: Conformance.Suite<Session.Store> = [
   ...versions,

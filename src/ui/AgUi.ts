@@ -1,8 +1,6 @@
 /**
  * Speaks AG-UI 1.0: public events as protocol events, a thread as protocol messages, and the bodies posted by clients.
  * It needs no AG-UI package.
- *
- * @since 0.1.0
  */
 import * as DateTime from "effect/DateTime"
 import type * as Result from "effect/Result"
@@ -25,7 +23,6 @@ import * as ThreadEvents from "./internal/threadEvents.ts"
  * A protocol event: plain JSON with the fields for its `type`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface AgEvent {
   /** Event type, such as `"TEXT_MESSAGE_CONTENT"`. */
@@ -37,7 +34,6 @@ export interface AgEvent {
  * A protocol message.
  *
  * @category models
- * @since 0.1.0
  */
 export interface AgMessage {
   /** Message id. */
@@ -51,7 +47,6 @@ export interface AgMessage {
  * Options of an encoder.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /** Thread id, equal to the session id. */
@@ -77,7 +72,6 @@ export interface Options {
  * Encodes events in the protocol's form. An encoder is pure except for its state, and joins nothing.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Encoder {
   /** Returns the protocol events for a public event. */
@@ -536,7 +530,6 @@ class AgEncoder implements Encoder, Machine.Words<AgEvent> {
  * ```
  *
  * @category encoding
- * @since 0.1.0
  */
 export const make = (options: Options): Encoder => {
   checkNames("AgUi.make", options, knownOptions)
@@ -555,7 +548,6 @@ const knownOptions = {
  * Options of an event stream.
  *
  * @category options
- * @since 0.1.0
  */
 export interface EventsOptions extends Options {
   /**
@@ -590,7 +582,6 @@ export interface EventsOptions extends Options {
  * ```
  *
  * @category encoding
- * @since 0.1.0
  */
 export const events = <E, R>(
   events: Stream.Stream<Event.PublicEvent, E, R>,
@@ -615,7 +606,6 @@ const knownEvents = { ...knownOptions, joinMillis: Values.amount } satisfies Nam
  * ```
  *
  * @category server-sent events
- * @since 0.1.0
  */
 export const headers: { readonly [name: string]: string } = {
   "content-type": "text/event-stream",
@@ -641,7 +631,6 @@ export const headers: { readonly [name: string]: string } = {
  * ```
  *
  * @category server-sent events
- * @since 0.1.0
  */
 export const toSse = <E, R>(events: Stream.Stream<AgEvent, E, R>): Stream.Stream<string, E, R> => Paced.sse(events, "")
 
@@ -649,7 +638,6 @@ export const toSse = <E, R>(events: Stream.Stream<AgEvent, E, R>): Stream.Stream
  * Options for reading a thread as messages.
  *
  * @category options
- * @since 0.1.0
  */
 export interface MessagesOptions {
   /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. */
@@ -698,7 +686,6 @@ const userContent = (content: Message.Content): Schema.Json => {
  * ```
  *
  * @category threads
- * @since 0.1.0
  */
 export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): ReadonlyArray<AgMessage> => {
   checkNames("AgUi.messages", options, knownMessages)
@@ -797,7 +784,6 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
  * ```
  *
  * @category bodies
- * @since 0.1.0
  */
 export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {

@@ -1,8 +1,6 @@
 /**
  * Posted bodies from browsers, as returned by `UiStream.read` and `AgUi.read`: a new message, answers, approvals and
  * denials, the ids they answer, and the errors for invalid bodies.
- *
- * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
 import type * as Json from "../internal/json.ts"
@@ -16,7 +14,6 @@ import type * as Message from "../Message.ts"
  * - `unsupported`: the protocol allows it, but Heddle does not
  *
  * @category errors
- * @since 0.1.0
  */
 export class BodyError extends Schema.TaggedError<BodyError>("heddle/ui/BodyError")("BodyError", {
   /** Error kind. */
@@ -35,7 +32,6 @@ export class BodyError extends Schema.TaggedError<BodyError>("heddle/ui/BodyErro
  * A new user message.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Say {
   readonly _tag: "Say"
@@ -49,7 +45,6 @@ export interface Say {
  * An answer to a question, or the result of a client-side call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Answer {
   readonly _tag: "Answer"
@@ -67,7 +62,6 @@ export interface Answer {
  * An approval of a call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Approve {
   readonly _tag: "Approve"
@@ -86,7 +80,6 @@ export interface Approve {
  * A denial of a call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Deny {
   readonly _tag: "Deny"
@@ -106,7 +99,6 @@ export interface Deny {
  * failed or cut reply.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Retry {
   readonly _tag: "Retry"
@@ -122,7 +114,6 @@ export interface Retry {
  * A single request in a body.
  *
  * @category models
- * @since 0.1.0
  */
 export type Action = Say | Answer | Approve | Deny | Retry
 
@@ -130,7 +121,6 @@ export type Action = Say | Answer | Approve | Deny | Retry
  * A client-side tool.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ClientTool {
   /** Tool name. */
@@ -145,7 +135,6 @@ export interface ClientTool {
  * The accepted parts of a body.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Posted {
   /** Session id: 1 to 128 characters from `A-Z a-z 0-9 _ -`. */
@@ -166,7 +155,6 @@ export interface Posted {
  * Limits on accepted content.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Bounds {
   /** Maximum number of files. 64 by default. */
@@ -185,7 +173,6 @@ export interface Bounds {
  * Options for reading a body.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ReadOptions {
   /**

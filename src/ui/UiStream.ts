@@ -1,8 +1,6 @@
 /**
  * Speaks the AI SDK's UI message stream, for `useChat` and other readers: public events as chunks, a thread as
  * messages, and the bodies posted by its client. It needs no AI SDK package.
- *
- * @since 0.1.0
  */
 import type * as Result from "effect/Result"
 import type * as Schema from "effect/Schema"
@@ -28,7 +26,6 @@ export type { Protocol } from "./internal/majors.ts"
  * A stream chunk: plain JSON with the fields for its `type`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Chunk {
   /** Chunk type, such as `"text-delta"`. */
@@ -40,7 +37,6 @@ export interface Chunk {
  * Options of an encoder.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /**
@@ -48,9 +44,7 @@ export interface Options {
    * id.
    */
   readonly messageId?: string
-  /**
-   * Major version of the package `ai` on the page. 7 by default. A value other than a {@link Protocol} is a defect.
-   */
+  /** Major version of the package `ai` on the page. 7 by default. A value other than a {@link Protocol} is a defect. */
   readonly protocol?: Majors.Protocol
   /**
    * Number of leading message steps the client already received. The last step may be partial: it is discarded, and
@@ -73,7 +67,6 @@ export interface Options {
  * Encodes events as chunks. An encoder is pure except for its state, and joins nothing.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Encoder {
   /** Returns an event's chunks. */
@@ -454,7 +447,6 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
  * ```
  *
  * @category encoding
- * @since 0.1.0
  */
 export const make = (options: Options = {}): Encoder => {
   checkNames("UiStream.make", options, knownOptions)
@@ -473,7 +465,6 @@ const knownOptions = {
  * Options of a chunk stream.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ChunksOptions extends Options {
   /**
@@ -509,7 +500,6 @@ export interface ChunksOptions extends Options {
  * ```
  *
  * @category encoding
- * @since 0.1.0
  */
 export const chunks = <E, R>(
   events: Stream.Stream<Event.PublicEvent, E, R>,
@@ -534,7 +524,6 @@ const knownChunks = { ...knownOptions, joinMillis: Values.amount } satisfies Nam
  * ```
  *
  * @category server-sent events
- * @since 0.1.0
  */
 export const headers: { readonly [name: string]: string } = {
   "content-type": "text/event-stream",
@@ -561,7 +550,6 @@ export const headers: { readonly [name: string]: string } = {
  * ```
  *
  * @category server-sent events
- * @since 0.1.0
  */
 export const toSse = <E, R>(chunks: Stream.Stream<Chunk, E, R>): Stream.Stream<string, E, R> =>
   Paced.sse(chunks, "data: [DONE]\n\n")
@@ -570,7 +558,6 @@ export const toSse = <E, R>(chunks: Stream.Stream<Chunk, E, R>): Stream.Stream<s
  * A message in the form `useChat` expects.
  *
  * @category models
- * @since 0.1.0
  */
 export interface UiMessage {
   /** Message id. */
@@ -585,7 +572,6 @@ export interface UiMessage {
  * Options for reading a thread as messages.
  *
  * @category options
- * @since 0.1.0
  */
 export interface MessagesOptions {
   /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. */
@@ -605,9 +591,7 @@ export interface MessagesOptions {
   readonly delivered?: ReadonlyMap<number, string>
   /** Names a message by the thread index of its first message. `message-INDEX` by default. */
   readonly messageId?: (index: number, role: "user" | "assistant") => string
-  /**
-   * Major version of the package `ai` on the page. 7 by default. A value other than a {@link Protocol} is a defect.
-   */
+  /** Major version of the package `ai` on the page. 7 by default. A value other than a {@link Protocol} is a defect. */
   readonly protocol?: Majors.Protocol
 }
 
@@ -749,7 +733,6 @@ const userPart = (part: Message.Part): ReadonlyArray<Chunk> => {
  * ```
  *
  * @category threads
- * @since 0.1.0
  */
 export const messages = (thread: Thread.Thread, options: MessagesOptions = {}): ReadonlyArray<UiMessage> => {
   checkNames("UiStream.messages", options, knownMessages)
@@ -930,7 +913,6 @@ const nameless = (callId: string): Asked => ({ id: CallPaths.format({ path: [cal
  * ```
  *
  * @category bodies
- * @since 0.1.0
  */
 export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Result<Body.Posted, Body.BodyError> =>
   Posted.reading(() => {

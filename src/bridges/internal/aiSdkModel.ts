@@ -23,7 +23,6 @@ import * as Reply from "./reply.ts"
  * `@ai-sdk/provider` version satisfy it, so that package is not needed.
  *
  * @category models
- * @since 0.1.0
  */
 export interface LanguageModel {
   /** Interface version in the SDK. */
@@ -44,7 +43,6 @@ export interface LanguageModel {
  * A model's answer.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Started {
   /** Parts of the reply. */

@@ -264,7 +264,6 @@ const resultFile = (writing: Writing, source: BridgedThread.Source): Part => {
  * A provider-executed tool, such as web search. Its calls are listed with their results and never run here.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ProviderTool {
   /** Provider's tool id, such as `anthropic.web_search_20250305`. */

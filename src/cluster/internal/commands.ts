@@ -2,8 +2,6 @@
  * Carries out a session's commands in its owner. The session runs under a claim: first the work an earlier owner left
  * unfinished, then the command unless the journal already contains it, then the resulting work. An owner asked to leave
  * is interrupted: it starts nothing more, and first lets running calls end.
- *
- * @since 0.1.0
  */
 import * as Data from "effect/Data"
 import * as Deferred from "effect/Deferred"

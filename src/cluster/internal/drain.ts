@@ -1,8 +1,6 @@
 /**
  * The time an owner has to leave. In the first part, the drain, running calls end. In the rest, interrupted calls end
  * and the claim is released.
- *
- * @since 0.1.0
  */
 import * as Duration from "effect/Duration"
 import * as Option from "effect/Option"

@@ -1,8 +1,6 @@
 /**
  * Publishes a session's live events to any number of readers in any process. Readers do not block the run: a slow
  * reader misses events, and the feed reports the gap.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as PubSub from "effect/PubSub"

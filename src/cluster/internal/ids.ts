@@ -1,7 +1,5 @@
 /**
  * Converts session ids to entity ids, escaped for cluster tables, which have room for 255 characters.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Json from "../../internal/json.ts"

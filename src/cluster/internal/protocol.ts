@@ -4,8 +4,6 @@
  * A command is persisted: it waits for an owner, and is handled at least once and answered once, because its id is its
  * primary key. A stop and the feed concern the current owner and are not persisted: anything outliving the owner is in
  * the journal.
- *
- * @since 0.1.0
  */
 import * as ClusterSchema from "effect/cluster/ClusterSchema"
 import * as Entity from "effect/cluster/Entity"
@@ -20,7 +18,6 @@ import * as Session from "../../Session.ts"
  * Session after a carried-out command: its run has ended, or waits for an answer.
  *
  * @category models
- * @since 0.1.0
  */
 export class Report extends Schema.Opaque<Report>()(Schema.Struct({
   /** Session id. */
@@ -41,7 +38,6 @@ export class Report extends Schema.Opaque<Report>()(Schema.Struct({
  * A command was refused, or its run could not begin. A repeat under the same id fails the same way.
  *
  * @category errors
- * @since 0.1.0
  */
 export class CommandError extends Schema.TaggedError<CommandError>("heddle/cluster/CommandError")("CommandError", {
   /** Session id. */
@@ -124,7 +120,6 @@ const pointFields = {
  * Without a `requestId`, no run is active: the journal has the end of each.
  *
  * @category models
- * @since 0.1.0
  */
 export class Connected extends Schema.Opaque<Connected>()(Schema.TaggedStruct("Connected", pointFields)) {}
 

@@ -1,8 +1,6 @@
 /**
  * Connects a cluster's servers as peers: an entity per session, on the runner with its shard. Its requests are not
  * persisted, since the journal has everything that must outlive the owner.
- *
- * @since 0.1.0
  */
 import * as ClusterSchema from "effect/cluster/ClusterSchema"
 import * as Entity from "effect/cluster/Entity"

@@ -1,7 +1,5 @@
 /**
  * The `heddle` command line.
- *
- * @since 0.1.0
  */
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Argument from "effect/cli/Argument"

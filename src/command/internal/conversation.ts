@@ -1,8 +1,6 @@
 /**
  * One session in the terminal, driven under a claim until no work is left or it waits for a person. A person at the
  * terminal is asked. The first Ctrl-C stops a run with a command in its journal, like a stop from elsewhere.
- *
- * @since 0.1.0
  */
 import * as Prompt from "effect/cli/Prompt"
 import * as Effect from "effect/Effect"

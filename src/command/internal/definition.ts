@@ -1,7 +1,5 @@
 /**
  * Loads the module given to a command, and its server definition.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -1,7 +1,5 @@
 /**
  * Store of a command: a file or the process memory.
- *
- * @since 0.1.0
  */
 import * as Layer from "effect/Layer"
 import { existsSync } from "node:fs"

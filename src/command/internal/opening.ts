@@ -1,7 +1,5 @@
 /**
  * Opens an address in the browser on this machine.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import { spawn } from "node:child_process"

@@ -1,7 +1,5 @@
 /**
  * `heddle sessions`: an operator's queries and actions on sessions in a store.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Console from "effect/Console"

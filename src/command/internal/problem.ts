@@ -1,7 +1,5 @@
 /**
  * One-sentence problems for a person to read, and texts for a terminal to show without obeying control characters.
- *
- * @since 0.1.0
  */
 import type * as Config from "effect/Config"
 import * as Data from "effect/Data"

@@ -1,7 +1,5 @@
 /**
  * `heddle serve`: a module's agents over HTTP, with Studio, until Ctrl-C.
- *
- * @since 0.1.0
  */
 import * as Console from "effect/Console"
 import type * as Duration from "effect/Duration"

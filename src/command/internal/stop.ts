@@ -2,8 +2,6 @@
  * Ctrl-C. The first signal requests a soft stop, keeping and showing the work done so far. The second interrupts, and
  * waits for finalizers and child processes. The third ends the process. If nothing can stop softly, the first signal
  * interrupts.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import type * as Effect from "effect/Effect"

@@ -1,8 +1,6 @@
 /**
  * A run in a terminal: the model's text on standard output, everything else on standard error. It shows the public form
  * of events, so a terminal and a page show the same.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as Event from "../../Event.ts"

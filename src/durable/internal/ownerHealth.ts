@@ -1,7 +1,5 @@
 /**
  * Health of a session owner: a worker, or a cluster runner. Public as `Worker.ready` and `Cluster.ready`.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
@@ -12,7 +10,6 @@ import * as Metric from "effect/Metric"
  * Health of a session owner.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Health {
   /** `true` if the owner takes sessions: it is not leaving, and the store answered its last request for work. */

@@ -1,8 +1,6 @@
 /**
  * Processes sharing a store's sessions, where a cluster decides which process drives a session. Claims keep sessions
  * safe whatever the cluster decides.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"

@@ -1,8 +1,6 @@
 /**
  * Replies a store did not take, kept for the run's next attempt: a model is never asked, or paid, twice for the same
  * reply.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

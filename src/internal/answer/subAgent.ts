@@ -44,7 +44,6 @@ export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Re
  * its error, or the detail of the rule that ended it.
  *
  * @category errors
- * @since 0.1.0
  */
 export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
   /** `haltedReason` of the run's result. */
@@ -63,7 +62,6 @@ Json.addError("ChatFailed", ChatFailed)
  * Declaration of a tool whose handler is its own run. Public as `Tool.ChatOptions`.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ChatOptions<P, A, E, R, Fatal = never>
   extends

@@ -17,7 +17,6 @@ import type * as Telemetry from "../telemetry.ts"
  * A source of soft stops: a signal, or an effect stopping the run by its success.
  *
  * @category models
- * @since 0.1.0
  */
 export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
 
@@ -28,7 +27,6 @@ export type CancelSource<R> = AbortSignal | Effect.Effect<unknown, never, R>
  * answer. Public as `Limits.DeadlineInput`.
  *
  * @category models
- * @since 0.1.0
  */
 export type DeadlineInput =
   | Duration.Input
@@ -56,7 +54,6 @@ type Reserving = {
  * A requested deadline, in milliseconds.
  *
  * @category models
- * @since 0.1.0
  */
 export interface DeadlineWish {
   /** Milliseconds from run start. */
@@ -240,7 +237,6 @@ const defaultPolicy = { policy: policyKind }
  * Resolved options.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Settings<E, R> {
   /** The policy. */

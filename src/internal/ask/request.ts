@@ -18,7 +18,6 @@ import * as Json from "../json.ts"
  * Tool choice for the model: `"auto"`, `"none"`, `"required"`, or one tool by name.
  *
  * @category models
- * @since 0.1.0
  */
 export type ToolChoice = "auto" | "none" | "required" | {
   /** Tool the model must call. */
@@ -29,7 +28,6 @@ export type ToolChoice = "auto" | "none" | "required" | {
  * Answer format: plain text, any JSON object, or JSON matching a schema.
  *
  * @category models
- * @since 0.1.0
  */
 export type ResponseFormat =
   | { readonly type: "text" }
@@ -54,7 +52,6 @@ export type ResponseFormat =
  * A request without its messages.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Template {
   /** Tools offered to the model. */
@@ -81,7 +78,6 @@ export interface Template {
  * Bounds on attempts at a request another adapter may answer instead.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Attempt {
   /** Number of retries after a failed request. */
@@ -94,7 +90,6 @@ export interface Attempt {
  * The run making a request.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Asker {
   /** The run's id. */
@@ -551,9 +546,7 @@ interface SingleReply {
   readonly response: Response.Response
 }
 
-/**
- * Makes a request as changed by rules, reading its reply with a function. Fails with the outcome of an ending rule.
- */
+/** Makes a request as changed by rules, reading its reply with a function. Fails with the outcome of an ending rule. */
 export type Governing = (
   single: Single,
   read: (single: Single) => Effect.Effect<SingleReply>

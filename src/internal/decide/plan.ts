@@ -143,7 +143,6 @@ export interface Rules {
  * turn. `metadata` names the missing item. Public as `Step.EngineError`.
  *
  * @category errors
- * @since 0.1.0
  */
 export class EngineError extends Schema.TaggedError<EngineError>("heddle/Step/EngineError")("EngineError", {
   /**

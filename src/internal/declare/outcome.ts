@@ -20,7 +20,6 @@ export const FinishReason = Schema.Literals(["stop", "length", "tool_calls", "co
  * The handler produced a value.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Ok<out A = unknown> {
   readonly _tag: "Ok"
@@ -32,7 +31,6 @@ export interface Ok<out A = unknown> {
  * The call failed: with the handler's own reason as reported, or with a {@link ToolError}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Error<out E = unknown> {
   readonly _tag: "Error"
@@ -44,7 +42,6 @@ export interface Error<out E = unknown> {
  * The handler asks the user; the run ends and waits for the answer.
  *
  * @category models
- * @since 0.1.0
  */
 export interface AskUser {
   readonly _tag: "AskUser"
@@ -66,7 +63,6 @@ export interface AskUser {
  * The handler ends the run with its own reason and a last result.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Halt<out A = unknown> {
   readonly _tag: "Halt"
@@ -115,7 +111,6 @@ export type Part =
  * A result made of parts. See `Tool.content`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Content {
   readonly _tag: "Content"
@@ -162,7 +157,6 @@ export type ErrorDecision<E = never> =
  * ```
  *
  * @category constructors
- * @since 0.1.0
  */
 export const ErrorDecision: {
   /**
@@ -197,7 +191,6 @@ export const ErrorDecision: {
  *   is `"timeout"` after a timeout
  *
  * @category errors
- * @since 0.1.0
  */
 export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolError")("ToolError", {
   /** Kind of error. */
@@ -433,7 +426,6 @@ export const partsOf = (value: unknown): ReadonlyArray<Part> | undefined => {
  * Question options, besides the text.
  *
  * @category models
- * @since 0.1.0
  */
 export interface AskUserOptions<A> {
   /** Choices for the user, or any data for a user interface. Answers are not restricted to these. */

@@ -19,7 +19,6 @@ import type * as Schemas from "./schema.ts"
  * are copies: changes by the handler do not show in the thread, in events or anywhere else.
  *
  * @category models
- * @since 0.1.0
  */
 export interface CallContext {
   /** Call id. */
@@ -76,7 +75,6 @@ export interface CallContext {
  * limit, or `{ total, idle }` with one or both limits. `{ idle }` alone lets a call run as long as it makes progress.
  *
  * @category models
- * @since 0.1.0
  */
 export type TimeoutInput = Duration.Input | "infinity" | {
   /** Total time of the call; a number is milliseconds. No limit by default. */
@@ -93,7 +91,6 @@ export type TimeoutInput = Duration.Input | "infinity" | {
  * A tool's time limit, as read by `Tool.make`. An undeclared `total` or `idle` is left out.
  *
  * @category models
- * @since 0.1.0
  */
 export type Timeout = Duration.Duration | {
   /** Total time of the call. */
@@ -106,7 +103,6 @@ export type Timeout = Duration.Duration | {
  * `"shared"` calls may overlap, an `"exclusive"` call runs alone.
  *
  * @category models
- * @since 0.1.0
  */
 export type Concurrency = "shared" | "exclusive"
 
@@ -123,7 +119,6 @@ export type Concurrency = "shared" | "exclusive"
  * model ends your run. It does not decide about `denied` or `cancelled` calls.
  *
  * @category models
- * @since 0.1.0
  */
 export type OnToolError<E = never, R = never, Failure = unknown> =
   | "continue"
@@ -139,7 +134,6 @@ export type OnToolError<E = never, R = never, Failure = unknown> =
  * `Fatal` the error its policy may fail the run with.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = never> {
   /** Name, as called by the model. */
@@ -216,7 +210,6 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
  * Any tool.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Any = Tool<string, any, any, any, any>
 
@@ -224,7 +217,6 @@ export type Any = Tool<string, any, any, any, any>
  * Arguments received by the tool's handler.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
 
@@ -232,7 +224,6 @@ export type Params<T> = T extends Tool<any, infer P, any, any, any> ? P : never
  * Value produced by the tool.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
 
@@ -240,7 +231,6 @@ export type Success<T> = T extends Tool<any, any, infer A, any, any> ? A : never
  * Failure reported by the tool.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
 
@@ -248,7 +238,6 @@ export type Failure<T> = T extends Tool<any, any, any, infer E, any> ? E : never
  * Services needed by the tool, and so by every run offering the tool.
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : never
 
@@ -256,7 +245,6 @@ export type Services<T> = T extends Tool<any, any, any, any, infer R> ? R : neve
  * Error the tool's own `onToolError` may fail a run with. `never` for tools with erased types (`Tool.Any`).
  *
  * @category utility types
- * @since 0.1.0
  */
 export type Fatal<T> = T extends Tool<any, any, any, any, any, infer E> ? E : never
 
@@ -264,7 +252,6 @@ export type Fatal<T> = T extends Tool<any, any, any, any, any, infer E> ? E : ne
  * The outcome of a call. Exactly one per call.
  *
  * @category models
- * @since 0.1.0
  */
 export type Outcome<T extends Any = Any> =
   | ToolOutcomes.Ok<Success<T>>
@@ -276,7 +263,6 @@ export type Outcome<T extends Any = Any> =
  * A tool, as read by a model.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Definition {
   /** Tool name. */
@@ -291,7 +277,6 @@ export interface Definition {
  * The decision of `validate`. Anything but `true` or `valid: true` is a denial.
  *
  * @category models
- * @since 0.1.0
  */
 export type Validation = boolean | {
   /** `true` if the call may run. */
@@ -305,7 +290,6 @@ export type Validation = boolean | {
  * denial.
  *
  * @category models
- * @since 0.1.0
  */
 export type Authorization =
   | boolean
@@ -322,7 +306,6 @@ export type Authorization =
  * Decides from the arguments whether a call may run. Failures and exceptions are denials.
  *
  * @category models
- * @since 0.1.0
  */
 export type Gate<Args, Verdict, R> = (
   args: Args,
@@ -333,7 +316,6 @@ export type Gate<Args, Verdict, R> = (
  * Calls an approval may be remembered for: all calls to the tool, or calls with the same arguments.
  *
  * @category models
- * @since 0.1.0
  */
 export type Remember = "tool" | "arguments"
 
@@ -341,7 +323,6 @@ export type Remember = "tool" | "arguments"
  * Decides from the arguments whether a call waits for approval.
  *
  * @category models
- * @since 0.1.0
  */
 export type Approval<in Args, out R> = (
   args: Args,
@@ -353,7 +334,6 @@ export type Approval<in Args, out R> = (
  * itself.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Limit<in Args> {
   /** Limited item: a resource, a tenant, or the tool itself. A function derives it from the arguments. */
@@ -369,7 +349,6 @@ export interface Limit<in Args> {
  * within the grace period.
  *
  * @category models
- * @since 0.1.0
  */
 export type Interrupt = "cancel" | "block"
 
@@ -378,7 +357,6 @@ export type Interrupt = "cancel" | "block"
  * unknown: retry it, report it to the model as unknown, ask a person, or end the run.
  *
  * @category models
- * @since 0.1.0
  */
 export type AfterCrash = "retry" | "report" | "ask" | "fail"
 
@@ -386,7 +364,6 @@ export type AfterCrash = "retry" | "report" | "ask" | "fail"
  * Looks up the real outcome of a call with an unknown effect.
  *
  * @category models
- * @since 0.1.0
  */
 export type LookUp<Args, A, R> = (args: Args, call: CallContext) => Effect.Effect<Option.Option<A>, unknown, R>
 
@@ -558,7 +535,6 @@ type Returned<H> = H extends Effect.Effect<infer A, unknown, unknown> ? A : neve
  * Declaration of a tool. Public as `Tool.Options`.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options<
   P,

@@ -17,7 +17,6 @@ import * as EventJson from "./eventJson.ts"
  * the model. `"names"` publishes id, name, states and questions. `"none"` publishes nothing.
  *
  * @category models
- * @since 0.1.0
  */
 export type Publish = "all" | "names" | "none"
 
@@ -25,7 +24,6 @@ export type Publish = "all" | "names" | "none"
  * A published call, remembered for later events.
  *
  * @category models
- * @since 0.1.0
  */
 export interface PublicCall {
   /** Tool name. */
@@ -44,7 +42,6 @@ export interface PublicCall {
  * Options of `Event.toPublic`.
  *
  * @category options
- * @since 0.1.0
  */
 export interface PublicOptions {
   /** Publication level, or a function from tool name to level. Defaults to `"all"`. */
@@ -79,7 +76,6 @@ export const knownOptions = {
  * A published error, without text from providers, handlers or stores.
  *
  * @category models
- * @since 0.1.0
  */
 export interface PublicError {
   /** Error kind: the reason of an `AdapterError`, or `"internal"`. */
@@ -94,7 +90,6 @@ export interface PublicError {
  * Published usage: all known figures. A provider may report any subset.
  *
  * @category models
- * @since 0.1.0
  */
 export type PublicUsage = {
   /** Request tokens, including tokens read from or written to a cache. */
@@ -123,7 +118,6 @@ export type PublicUsage = {
  * Spending and remaining budget of a run, published under `publishCost`.
  *
  * @category models
- * @since 0.1.0
  */
 export type PublicSpent = PublicAmount & {
   /** Remainder of each bound. Unbounded resources are left out. */
@@ -137,7 +131,6 @@ export type PublicSpent = PublicAmount & {
  * Published amounts: requests, tokens and money.
  *
  * @category models
- * @since 0.1.0
  */
 export type PublicAmount = {
   /** Model requests. */
@@ -154,7 +147,6 @@ export type PublicAmount = {
  * A published waiting call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface PublicSuspension {
   /**
@@ -192,7 +184,6 @@ export interface PublicSuspension {
  * A published wait of a call.
  *
  * @category models
- * @since 0.1.0
  */
 interface PublicWait {
   /** Reason: `"permit"`, `"key"` or `"exclusive"`. */
@@ -211,7 +202,6 @@ interface PublicWait {
  * A published run outcome: its `_tag`, and everything except handler text.
  *
  * @category models
- * @since 0.1.0
  */
 export interface PublicOutcome {
   /** Outcome tag, as in `Event.Outcome`. */
@@ -236,7 +226,6 @@ export interface PublicOutcome {
  * Published code left running after its run: a published call, a hook or the adapter.
  *
  * @category models
- * @since 0.1.0
  */
 export interface PublicAbandoned {
   /** Call id or run id. */
@@ -489,7 +478,6 @@ interface Common {
  * out.
  *
  * @category models
- * @since 0.1.0
  */
 export type PublicEvent = { [Tag in keyof Fields]: { readonly _tag: Tag } & Fields[Tag] & Common }[keyof Fields]
 

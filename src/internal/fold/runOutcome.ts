@@ -258,7 +258,6 @@ export const merged = (first: Event.ChatResult | undefined, last: Event.ChatResu
  * A reply anomaly: a call with lost arguments, or the finish reason `tool_calls` without a call.
  *
  * @category models
- * @since 0.1.0
  */
 export type Diagnostic =
   | { readonly _tag: "ArgumentsLost" } & ToolCalls.LostArguments
@@ -268,7 +267,6 @@ export type Diagnostic =
  * Reply classification: whether it asks for tools, and its content. Public as `Adapter.Classification`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Classification {
   /** `"tool_calls"` if the reply asks for tools. */

@@ -17,7 +17,6 @@ import { type Ask, type Asked, type At, noteIn, offering, type Rule, type Spende
  * A run's place before a step.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Place {
   /** Step index, from 0. */
@@ -38,7 +37,6 @@ export interface Place {
  * The change for one step: JSON of at most 65,536 characters. Omitted fields stay unchanged.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Change {
   /** Adapter, by name in `Adapter.named`. An unknown name is a defect. */

@@ -26,7 +26,6 @@ import type { Running } from "../stop/ownedFibers.ts"
  * A step's request, as changed by a rule.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Ask extends Plan.Rules {
   /** The requested model. */
@@ -48,7 +47,6 @@ export interface Ask extends Plan.Rules {
  * most 262,144.
  *
  * @category models
- * @since 0.1.0
  */
 export type Notes = Readonly<Record<string, Schema.Json>>
 
@@ -85,7 +83,6 @@ export const lastIn = (notes: Notes | undefined): string | undefined => {
  * A run's place when a rule is asked.
  *
  * @category models
- * @since 0.1.0
  */
 export interface At {
   /** Id of the run. */
@@ -114,7 +111,6 @@ export interface At {
  * A request with a rule's additions: a note, messages, an effect.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Asked<out R = never> {
   readonly _tag: "Ask"
@@ -134,7 +130,6 @@ export interface Asked<out R = never> {
  * Inbox messages on the way into a request.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Delivery {
   /** Events shown before the request. */
@@ -149,7 +144,6 @@ export interface Delivery {
  * Consequence of a step: another step, a last step for an answer, or the end.
  *
  * @category models
- * @since 0.1.0
  */
 export type Next = Go | Last | End
 
@@ -157,7 +151,6 @@ export type Next = Go | Last | End
  * Another step.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Go {
   readonly _tag: "Go"
@@ -171,7 +164,6 @@ export interface Go {
  * A last step, without tools: the model has to answer.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Last {
   readonly _tag: "Last"
@@ -187,7 +179,6 @@ export interface Last {
  * The end of the run. A `RuleEnded` without a rule name gets the deciding rule's name.
  *
  * @category models
- * @since 0.1.0
  */
 export interface End {
   readonly _tag: "End"
@@ -207,7 +198,6 @@ export const last = (by: string, more: Omit<Last, "_tag" | "by"> = {}): Last => 
  * A reply, whole or broken, as heard by a rule.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Replied {
   /** Error that broke the reply. `undefined` for a whole reply. */
@@ -224,7 +214,6 @@ export interface Replied {
  * Consequence of a reply: it is kept, or the model is asked again.
  *
  * @category models
- * @since 0.1.0
  */
 export type Reply = Keep | AskAgain
 
@@ -232,7 +221,6 @@ export type Reply = Keep | AskAgain
  * Keeps the reply.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Keep {
   readonly _tag: "Keep"
@@ -244,7 +232,6 @@ export interface Keep {
  * Discards the reply and asks the model again.
  *
  * @category models
- * @since 0.1.0
  */
 export interface AskAgain {
   readonly _tag: "AskAgain"
@@ -262,7 +249,6 @@ export const keep: Reply = { _tag: "Keep" }
  * A value, or an effect producing the value.
  *
  * @category models
- * @since 0.1.0
  */
 export type Decision<A, E = never, R = never> = A | Effect.Effect<A, E, R>
 
@@ -270,7 +256,6 @@ export type Decision<A, E = never, R = never> = A | Effect.Effect<A, E, R>
  * A rule's functions. They return directly, or return an effect a stop may interrupt. All are optional.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Hooks<out E = never, out R = never> {
   /**
@@ -303,7 +288,6 @@ export interface Hooks<out E = never, out R = never> {
  * The run a rule is opened with.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Run {
   /** Id of the run. */
@@ -329,7 +313,6 @@ export interface Run {
  * A step of a run inside a call, as journaled.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Inside {
   /** Rule notes on the step. */
@@ -342,7 +325,6 @@ export interface Inside {
  * A rule of a run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
   /** Name under which its notes and ends are recorded. */
@@ -357,7 +339,6 @@ export interface Rule<out E = never, out R = never> extends Hooks<E, R> {
  * Start of a run, for its typed answer rule.
  *
  * @category models
- * @since 0.1.0
  */
 export interface OutputStart {
   /** Limit of turns. */
@@ -372,7 +353,6 @@ export interface OutputStart {
  * Accounts around code, and its spending.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Spender {
   /** Spending so far by the run around this code, including runs started by its handlers. */

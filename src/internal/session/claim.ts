@@ -6,8 +6,6 @@
  * A claim names the owner that may run a session, and until when. It ends by the store's own clock unless renewed, so a
  * dying process loses its sessions. A claim keeps two processes from starting the same handler. The journal itself is
  * protected by versions: an append based on an outdated version is refused. Public as `Session.claim`.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -33,7 +31,6 @@ import * as Nested from "./nested.ts"
  * The session is claimed by another owner, or this owner's claim has ended. The operation stops.
  *
  * @category errors
- * @since 0.1.0
  */
 export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/Journal/SessionClaimed")(
   "SessionClaimed",
@@ -47,9 +44,7 @@ export class SessionClaimed extends Schema.TaggedError<SessionClaimed>("heddle/J
     id: Schema.String,
     /** Owner holding the claim now or before. */
     owner: Schema.String,
-    /**
-     * Claim end, in milliseconds since 1970. The clock belongs to the store or to the process losing its claim.
-     */
+    /** Claim end, in milliseconds since 1970. The clock belongs to the store or to the process losing its claim. */
     until: Schema.Finite
   }
 ) {
@@ -68,7 +63,6 @@ Json.addError("SessionClaimed", SessionClaimed)
  * Claim options.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /**
@@ -117,7 +111,6 @@ export interface Options {
  * ```
  *
  * @category services
- * @since 0.1.0
  */
 export const CurrentProcess: Context.Reference<string> = Context.Reference<string>("heddle/Journal/CurrentProcess", {
   defaultValue: () => globalThis.crypto.randomUUID()
@@ -148,7 +141,6 @@ export const CurrentProcess: Context.Reference<string> = Context.Reference<strin
  * ```
  *
  * @category services
- * @since 0.1.0
  */
 export const Hurry: Context.Reference<Effect.Effect<void>> = Context.Reference<Effect.Effect<void>>(
   "heddle/Journal/Hurry",
@@ -250,7 +242,6 @@ interface Terms {
  * call when the term is over.
  *
  * @category models
- * @since 0.1.0
  */
 export interface HeldClaim {
   /** Session id. */

@@ -1,8 +1,6 @@
 /**
  * Session data as seen by programs, and its errors. A *suspension* is a call waiting for an outside answer: a question
  * to the user, an approval, a manual call, or a call with an unknown effect. Public as `Session`.
- *
- * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
 import * as Event from "../../Event.ts"
@@ -24,7 +22,6 @@ import * as Json from "../json.ts"
  * - `error`: the last run failed
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools", "completed", "stopped", "error"])
 
@@ -32,7 +29,6 @@ export const Status = Schema.Literals(["idle", "awaiting_user", "awaiting_tools"
  * @see {@link Status}
  *
  * @category models
- * @since 0.1.0
  */
 export type Status = (typeof Status)["Type"]
 
@@ -40,7 +36,6 @@ export type Status = (typeof Status)["Type"]
  * Answer to a question, or result of a manual call.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ValueAnswer extends Schema.Opaque<ValueAnswer>()(Schema.TaggedStruct("Value", {
   /** Value, as plain JSON. */
@@ -51,7 +46,6 @@ export class ValueAnswer extends Schema.Opaque<ValueAnswer>()(Schema.TaggedStruc
  * Approves the call.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ApprovedAnswer extends Schema.Opaque<ApprovedAnswer>()(Schema.TaggedStruct("Approved", {
   /** Arguments replacing the call's own. */
@@ -62,7 +56,6 @@ export class ApprovedAnswer extends Schema.Opaque<ApprovedAnswer>()(Schema.Tagge
  * Denies the call.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class DeniedAnswer extends Schema.Opaque<DeniedAnswer>()(Schema.TaggedStruct("Denied", {
   /** Reason, read by the model. */
@@ -73,7 +66,6 @@ export class DeniedAnswer extends Schema.Opaque<DeniedAnswer>()(Schema.TaggedStr
  * The time for an answer is over: a question gets its default, and an approval is denied.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ExpiredAnswer extends Schema.Opaque<ExpiredAnswer>()(Schema.TaggedStruct("Expired", {})) {}
 
@@ -81,7 +73,6 @@ export class ExpiredAnswer extends Schema.Opaque<ExpiredAnswer>()(Schema.TaggedS
  * The answer settling a suspension.
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, ApprovedAnswer, DeniedAnswer, ExpiredAnswer]))
 
@@ -89,7 +80,6 @@ export const Answer = Schema.Opaque<Answer>()(Schema.Union([ValueAnswer, Approve
  * @see {@link Answer}
  *
  * @category models
- * @since 0.1.0
  */
 export type Answer = ValueAnswer | ApprovedAnswer | DeniedAnswer | ExpiredAnswer
 
@@ -99,7 +89,6 @@ const verdict = Schema.Literals(["answered", "approved", "denied", "expired"])
  * A settled suspension.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Settled extends Schema.Opaque<Settled>()(Schema.Struct({
   /** Suspension id. */
@@ -126,7 +115,6 @@ export const standing = {
  * Answers for a call's nested run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class NestedAnswers extends Schema.Opaque<NestedAnswers>()(Schema.Struct({
   /** Call id. */
@@ -155,7 +143,6 @@ const resume = {
  * State left by a handler with its question: `resume` of `Tool.askUser`.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Resume extends Schema.Opaque<Resume>()(Schema.Struct(resume)) {}
 
@@ -163,7 +150,6 @@ export class Resume extends Schema.Opaque<Resume>()(Schema.Struct(resume)) {}
  * A call whose handler is restarted once its question is answered.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Resumable extends Schema.Opaque<Resumable>()(Schema.Struct({
   /** Call id. */
@@ -177,7 +163,6 @@ export class Resumable extends Schema.Opaque<Resumable>()(Schema.Struct({
  * A remembered approval: calls covered by the approval run without asking again.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Allowed extends Schema.Opaque<Allowed>()(Schema.Struct({
   /** Tool name. */
@@ -250,7 +235,6 @@ const broken = (session: (typeof Data)["Type"]): string | undefined => {
  * A session: serialisable data only.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Session
   extends Schema.Opaque<Session>()(Data.check(Schema.makeFilter((session) => broken(session) ?? true)))
@@ -269,7 +253,6 @@ export const outputText = ({ thread }: Session): string => {
  * Options for a new session.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /** Session id, for the caller's own use. A session in a store has the id passed to `open`. */
@@ -327,7 +310,6 @@ export const make = (options: Options = {}): Session => {
  *   session
  *
  * @category errors
- * @since 0.1.0
  */
 export class SessionError extends Schema.TaggedError<SessionError>("heddle/Session/SessionError")("SessionError", {
   /** Kind of mistake. */

@@ -2,8 +2,6 @@
  * Does the work left in a session: resumes an interrupted run, replies to a submitted message, and continues once all
  * calls are settled, until no work is left or a call waits. Expires overdue calls, and ends a run that cannot succeed.
  * Public as `Session.drive`.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -33,7 +31,6 @@ import * as Writers from "./writer.ts"
  * Options for the runs of a driven session.
  *
  * @category options
- * @since 0.1.0
  */
 export type RunOptions<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> =
   & Chat.Options<T, E, R, RHalt, REvent>
@@ -43,7 +40,6 @@ export type RunOptions<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> =
  * Returns the options for a session's next run, directly or from an effect.
  *
  * @category options
- * @since 0.1.0
  */
 export type RunOf<T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent> = (
   kept: Kept.Kept
@@ -83,7 +79,6 @@ interface Settings<RPublish> {
  * Options for driving a session.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options<
   T extends ReadonlyArray<Tool.Any> = ReadonlyArray<Tool.Any>,

@@ -1,8 +1,6 @@
 /**
  * Converts events to records. An operation's journal uses the functions for single events, and `Session.reducer`
  * converts all events of a run. Records already in the state are not made again.
- *
- * @since 0.1.0
  */
 import type * as Types from "effect/Types"
 import type * as Chat from "../../Chat.ts"
@@ -96,7 +94,6 @@ export const waitOf = (
  * Scope of the events: a whole run, or one step.
  *
  * @category models
- * @since 0.1.0
  */
 export type Mode = "chat" | "step"
 
@@ -104,7 +101,6 @@ export type Mode = "chat" | "step"
  * A fold in progress, from an operation's events to the session after it. Read its result with `Session.finalize`.
  *
  * @category models
- * @since 0.1.0
  */
 export interface StreamReducer<out M extends Mode = Mode> {
   /** Initial session, which the fold never changes. */
@@ -134,7 +130,6 @@ interface Progress<out M extends Mode = Mode> extends StreamReducer<M>, Omit<Fol
  * Result of an operation.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Done<out M extends Mode = "chat", A = never> {
   /** The session after the operation. */

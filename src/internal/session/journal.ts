@@ -10,8 +10,6 @@
  * - The name of the last append, which identifies an append repeated after an uncertain failure.
  * - The session claim: its owner and its end. A claim determines which owner should act. The journal enforces this: an
  *   append based on an outdated version is refused.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -31,7 +29,6 @@ import type * as States from "./state.ts"
  * operation. Nothing was appended. Load the session and decide again.
  *
  * @category errors
- * @since 0.1.0
  */
 export class SessionConflict extends Schema.TaggedError<SessionConflict>("heddle/Journal/SessionConflict")(
   "SessionConflict",
@@ -61,7 +58,6 @@ const givenUp = "an append was given up: it did not end within the grace period,
  * which.
  *
  * @category errors
- * @since 0.1.0
  */
 export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/StoreError")("StoreError", {
   /**
@@ -146,7 +142,6 @@ export const damaged = (id: string, version: number, cause: unknown): StoreError
  * A session, as listed by a store.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Listed extends States.Summary {
   /** Session id. */
@@ -163,7 +158,6 @@ export interface Listed extends States.Summary {
  * Data kept by a store with an append.
  *
  * @category options
- * @since 0.1.0
  */
 export interface AppendOptions {
   /**
@@ -182,7 +176,6 @@ export interface AppendOptions {
  * Options for listing sessions.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ListOptions {
   /** Id prefix. Empty by default: all sessions. */
@@ -195,7 +188,6 @@ export interface ListOptions {
  * Number of sessions per status.
  *
  * @category models
- * @since 0.1.0
  */
 export type Counts = Readonly<Record<SessionData.Status, number>>
 
@@ -213,7 +205,6 @@ export type Counts = Readonly<Record<SessionData.Status, number>>
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const countsOf = (found: Iterable<readonly [status: SessionData.Status, count: number]>): Counts => {
   const counts = { idle: 0, awaiting_user: 0, awaiting_tools: 0, completed: 0, stopped: 0, error: 0 }
@@ -225,7 +216,6 @@ export const countsOf = (found: Iterable<readonly [status: SessionData.Status, c
  * Owner and end of a claim.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Claim {
   /** Owner name. */
@@ -238,7 +228,6 @@ export interface Claim {
  * A journal store, with one journal per session id. `StoreSuite` in `heddle/testing` checks the contract.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Service {
   /**
@@ -324,7 +313,6 @@ export const isUnfinished = (next: States.Next): boolean => unfinished.has(next)
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const dueOf = ({ expiresAt, next }: States.Summary): number | null => {
   if (isUnfinished(next)) return 0
@@ -350,7 +338,6 @@ const unsaid: States.Summary = { next: "nothing", status: "idle" }
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const summaryAfter = (
   before: States.Summary | undefined,
@@ -505,7 +492,6 @@ const newer = (json: unknown): string | undefined => {
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const fromText = (id: string, text: string, version?: number): Effect.Effect<Records.Record, StoreError> => {
   const failed = (reason: "unreadable" | "newer_version", cause: string) =>
@@ -551,7 +537,6 @@ export const fromText = (id: string, text: string, version?: number): Effect.Eff
  * ```
  *
  * @category services
- * @since 0.1.0
  */
 export const MaxRecordBytes: Context.Reference<number> = Context.Reference("heddle/Journal/MaxRecordBytes", {
   defaultValue: () => 8 * 1024 * 1024
@@ -602,7 +587,6 @@ const bounded = (id: string, record: Records.Record, text: string): Effect.Effec
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const toTexts = (
   id: string,
@@ -620,7 +604,6 @@ const pageSize = 128
  * A record's text, with its version.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Line {
   /** Journal version after the record. */
@@ -633,7 +616,6 @@ export interface Line {
  * Range of existing records, by the store's own count.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Extent {
   /** Journal version, 0 without records. */
@@ -673,7 +655,6 @@ export interface Extent {
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const pages = (
   id: string,
@@ -724,7 +705,6 @@ export const pages = (
  * ```
  *
  * @category stores
- * @since 0.1.0
  */
 export const checkSnapshot = (id: string, before: number, text: string | undefined): Effect.Effect<void, StoreError> =>
   Effect.flatMap(
@@ -877,7 +857,6 @@ const memory = (): Service => {
  * `heddle/sql`, in a file.
  *
  * @category services
- * @since 0.1.0
  */
 export class Store extends Context.Service<Store, Service>()("heddle/Session/Store") {
   /** Keeps journals in memory. They are lost when the layer is released. Claims use Effect's clock. */

@@ -1,8 +1,6 @@
 /**
  * Kept sessions: opened, loaded, claimed, and recorded while an operation runs. Each function reads the journal once
  * and folds its records. Public as `Session`.
- *
- * @since 0.1.0
  */
 import type * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -34,7 +32,6 @@ import * as Writers from "./writer.ts"
  * A call of the turn where a run was interrupted.
  *
  * @category models
- * @since 0.1.0
  */
 export interface InterruptedCall {
   /** The call, with its handler's arguments. */
@@ -56,7 +53,6 @@ export interface InterruptedCall {
  * A run with a recorded start and no recorded end: active elsewhere, interrupted, or killed with its process.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Interrupted {
   /** Id of the run. */
@@ -81,7 +77,6 @@ export interface Interrupted {
  * A session as stored.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Kept {
   /** Session id. */
@@ -108,7 +103,6 @@ export interface Kept {
  * A claimed session: the result of `Session.open`, with its claim.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Claimed extends Kept {
   /** Claim owner. */
@@ -121,7 +115,6 @@ export interface Claimed extends Kept {
  * Result of a recorded operation: the session as now stored, under the same claim, and the operation's value.
  *
  * @category models
- * @since 0.1.0
  */
 export type Outcome<A, K extends Kept = Kept> =
   & Reloaded<K>
@@ -134,7 +127,6 @@ export type Outcome<A, K extends Kept = Kept> =
  * A reloaded session, under the same claim.
  *
  * @category models
- * @since 0.1.0
  */
 export type Reloaded<K extends Kept> = K extends Claimed ? Claimed : Kept
 
@@ -183,7 +175,6 @@ const callsIn = (turn: States.Turn | undefined): ReadonlyArray<InterruptedCall> 
  * A journal's fold: the session at the version of the last applied record.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Fold {
   /** Session id. */
@@ -582,7 +573,6 @@ export const openedWith = (session: SessionData.Session, origin: Records.Origin 
  * Options for a session created in a store.
  *
  * @category options
- * @since 0.1.0
  */
 export interface OpenOptions extends Omit<SessionData.Options, "id"> {
   /** Principal, agent and data from a server, kept with the session. None by default. */
@@ -694,7 +684,6 @@ export const program = (
  * The wait of an unstarted call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface WaitsFor extends Wait {
   /**
@@ -716,7 +705,6 @@ export interface WaitsFor extends Wait {
  * A call of the unfinished turn, with its wait.
  *
  * @category models
- * @since 0.1.0
  */
 export interface InspectedCall extends InterruptedCall {
   /**
@@ -730,7 +718,6 @@ export interface InspectedCall extends InterruptedCall {
  * Current activity of a session.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Inspected {
   /** Session id. */
@@ -780,7 +767,6 @@ export const next = ({ state }: Kept): States.Next => States.next(state)
  * The run without a recorded end, as in {@link View}.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ViewedRun {
   /** Id of the run. */
@@ -817,7 +803,6 @@ export interface ViewedRun {
  * Session facts for a server, beside its conversation.
  *
  * @category models
- * @since 0.1.0
  */
 export interface View {
   /** The run without a recorded end, and the command it took. Left out if absent. */

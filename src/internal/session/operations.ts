@@ -1,8 +1,6 @@
 /**
  * Prepares session operations: checks each against the session, and computes its start before anything is written. A
  * wrong status is a defect naming the right call; wrong data is a typed error. Public as `Session`.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
@@ -32,7 +30,6 @@ import * as Writers from "./writer.ts"
  * adapter, the tools or the options are at fault, nothing is recorded.
  *
  * @category errors
- * @since 0.1.0
  */
 export type OperationError = Chat.ChatError | SessionData.SessionError | Resumptions.ResumeError
 

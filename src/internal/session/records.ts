@@ -16,8 +16,6 @@
  *   suspension.
  * - `StepPrepared` contains rule notes on a request, and messages added by rules. It is written before the request.
  * - `StepCompleted` marks a turn as whole, or as waiting. It does not repeat earlier records.
- *
- * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
 import * as Result from "effect/Result"
@@ -95,7 +93,6 @@ const by = {
  * Error of a run that failed without a result.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class RunError extends Schema.Opaque<RunError>()(Schema.Struct({
   /** Reason of a `SessionError`, otherwise the error's `_tag`, or `"unknown"`. At most 200 characters. */
@@ -128,7 +125,6 @@ const shown = (text: string, longest: number): string =>
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const runErrorOf = (error: unknown): RunError => {
   const { _tag, detail, message, reason } = Result.getOrElse(
@@ -154,7 +150,6 @@ const pick = ({ _tag, detail, message, reason }: Json.JsonObject): Json.JsonObje
  * Outcome of a command: a message, a verdict or a stop given under an id.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
   /** Command id. */
@@ -209,7 +204,6 @@ const EndedBy = Schema.Struct({
  * The last ended run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class LastRun extends Schema.Opaque<LastRun>()(Schema.Struct({
   /** Its `haltedReason`: `"error"` for a failed run, `"abandoned"` for an abandoned run. */
@@ -247,7 +241,6 @@ const origin = {
  * origin.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Origin extends Schema.Opaque<Origin>()(Schema.Struct(origin)) {}
 
@@ -255,7 +248,6 @@ export class Origin extends Schema.Opaque<Origin>()(Schema.Struct(origin)) {}
  * Labels a person has given a session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Labels extends Schema.Opaque<Labels>()(Schema.Struct({
   /** Title. Left out if the first message provides the title. */
@@ -282,7 +274,6 @@ export type ClientTools = (typeof ClientTools)["Type"]
  * session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened", {
   /** Record format. */
@@ -319,7 +310,6 @@ export class Opened extends Schema.Opaque<Opened>()(Schema.TaggedStruct("Opened"
  * Messages added between runs.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessagesAppended extends Schema.Opaque<MessagesAppended>()(Schema.TaggedStruct("MessagesAppended", {
   /** Messages, in order. */
@@ -331,7 +321,6 @@ export class MessagesAppended extends Schema.Opaque<MessagesAppended>()(Schema.T
  * session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.TaggedStruct("MessageSubmitted", {
   /** Submission id. */
@@ -361,7 +350,6 @@ export class MessageSubmitted extends Schema.Opaque<MessageSubmitted>()(Schema.T
  * runs the session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageWithdrawn extends Schema.Opaque<MessageWithdrawn>()(Schema.TaggedStruct("MessageWithdrawn", {
   /** Submission id. */
@@ -375,7 +363,6 @@ export class MessageWithdrawn extends Schema.Opaque<MessageWithdrawn>()(Schema.T
  * under the same id, so that no other run gets the message.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageForwarded extends Schema.Opaque<MessageForwarded>()(Schema.TaggedStruct("MessageForwarded", {
   ...ofRun,
@@ -390,7 +377,6 @@ export class MessageForwarded extends Schema.Opaque<MessageForwarded>()(Schema.T
  * Any process may append this record, even while another process runs the session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class MessageSettled extends Schema.Opaque<MessageSettled>()(Schema.TaggedStruct("MessageSettled", {
   /** Submission id. */
@@ -413,7 +399,6 @@ export class MessageSettled extends Schema.Opaque<MessageSettled>()(Schema.Tagge
  * process runs the session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedStruct("StopRequested", {
   /** Request id. */
@@ -429,7 +414,6 @@ export class StopRequested extends Schema.Opaque<StopRequested>()(Schema.TaggedS
  * A change of session labels. Any process may append this record, even while another process runs the session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Labelled extends Schema.Opaque<Labelled>()(Schema.TaggedStruct("Labelled", {
   /** Title. `null` to use the first message's. Left out if unchanged. */
@@ -444,7 +428,6 @@ export class Labelled extends Schema.Opaque<Labelled>()(Schema.TaggedStruct("Lab
  * Parent of a nested run. A nested run has its own journal, and only its parent resumes the run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class Parent extends Schema.Opaque<Parent>()(Schema.Struct({
   /** Id of the session, or of the `Durable.layer`, where the run was started. */
@@ -477,7 +460,6 @@ const verdict = {
  * Start or resumption of a run.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct("RunStarted", {
   ...ofRun,
@@ -519,7 +501,6 @@ export class RunStarted extends Schema.Opaque<RunStarted>()(Schema.TaggedStruct(
  * A model reply with calls.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedStruct("ReplyReceived", {
   ...ofRun,
@@ -535,7 +516,6 @@ export class ReplyReceived extends Schema.Opaque<ReplyReceived>()(Schema.TaggedS
  * Intent to start a handler.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruct("CallStarted", {
   ...ofCall,
@@ -566,7 +546,6 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
  * A failed attempt: of a call, with another granted by its tool's `retry`, or of the run, which can be resumed.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class AttemptFailed extends Schema.Opaque<AttemptFailed>()(Schema.TaggedStruct("AttemptFailed", {
   ...ofRun,
@@ -591,7 +570,6 @@ const Cost = Schema.Struct({
  * A call's answer, from its handler, its gates, a timeout or a stop.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallEnded extends Schema.Opaque<CallEnded>()(Schema.TaggedStruct("CallEnded", {
   ...ofRun,
@@ -625,7 +603,6 @@ const Open = Schema.Struct({
  * Suspension of a call waiting for outside answers.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallWaits extends Schema.Opaque<CallWaits>()(Schema.TaggedStruct("CallWaits", {
   ...ofCall,
@@ -646,7 +623,6 @@ export class CallWaits extends Schema.Opaque<CallWaits>()(Schema.TaggedStruct("C
  * Verdict on a suspension, which is settled once. A verdict arriving during a run counts at its end.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class CallSettled extends Schema.Opaque<CallSettled>()(Schema.TaggedStruct("CallSettled", {
   ...verdict,
@@ -662,7 +638,6 @@ export class CallSettled extends Schema.Opaque<CallSettled>()(Schema.TaggedStruc
  * session.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class ToolDisallowed extends Schema.Opaque<ToolDisallowed>()(Schema.TaggedStruct("ToolDisallowed", {
   /** Tool name. */
@@ -676,7 +651,6 @@ export class ToolDisallowed extends Schema.Opaque<ToolDisallowed>()(Schema.Tagge
  * reply to an earlier request in the step no longer counts.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStruct("StepPrepared", {
   ...ofRun,
@@ -699,7 +673,6 @@ export class StepPrepared extends Schema.Opaque<StepPrepared>()(Schema.TaggedStr
  * and its calls' answers in call order.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedStruct("StepCompleted", {
   ...ofRun,
@@ -731,7 +704,6 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
  * otherwise its turn is closed.
  *
  * @category schemas
- * @since 0.1.0
  */
 export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("RunEnded", {
   ...ofRun,
@@ -780,7 +752,6 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
  * ```
  *
  * @category schemas
- * @since 0.1.0
  */
 export const Record = Schema.Union([
   Opened,
@@ -808,7 +779,6 @@ export const Record = Schema.Union([
  * @see {@link Record}
  *
  * @category models
- * @since 0.1.0
  */
 export type Record =
   | Opened
@@ -838,7 +808,6 @@ export type Records = Arr.NonEmptyReadonlyArray<Record>
  * A record with its version.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Entry {
   /** Journal version after the record, from 1. */
@@ -905,7 +874,6 @@ const encodeContent = Schema.encodeUnknownResult(Schema.toCodecJson(Message.Mess
  * ```
  *
  * @category getters
- * @since 0.1.0
  */
 export const hashOfContent = (content: Message.Content): string =>
   hashOf(Result.getOrElse(encodeContent(content), () => content))

@@ -2,8 +2,6 @@
  * Resumes a run by working its open turn. The recorded reply is emitted again. An answered call keeps its answer, a
  * waiting call keeps waiting, and a requested or approved call runs. For a call that had only started, its tool
  * decides. The same code records each call's outcome, resumed or not.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -45,7 +43,6 @@ import * as Writers from "./writer.ts"
  * - `too_many_attempts`: it was resumed as often as `maxAttempts` allows
  *
  * @category errors
- * @since 0.1.0
  */
 export class ResumeError extends Schema.TaggedError<ResumeError>("heddle/Session/ResumeError")("ResumeError", {
   /** Kind of problem. */

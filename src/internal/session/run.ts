@@ -2,8 +2,6 @@
  * Runs an operation, from its first event to the session after it, in four steps: it begins, settled calls are reported
  * and run, the model is asked as in every run, and the run ends. Every event becomes records. A record that must
  * precede its effects is written where those start. Public as `Session`.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -659,9 +657,7 @@ export const awaited = <M extends SessionEvents.Mode, F, RF, T extends Tools, E,
       Effect.flatMap(Stream.runDrain(events), () => doneOf(run, options.output)))
   )
 
-/**
- * Returns an operation's result. Fails if the engine could not run it as asked, unless an earlier turn's calls ran.
- */
+/** Returns an operation's result. Fails if the engine could not run it as asked, unless an earlier turn's calls ran. */
 const doneOf = <M extends SessionEvents.Mode, A, R>(
   { done, hasOpening }: OperationRun<M>,
   output: Turns.Decodes<A, R> | null | undefined
@@ -827,7 +823,6 @@ const nesting: Resumptions.NestingOf = (around, call, answers) => {
  * Options for recording a program's runs.
  *
  * @category options
- * @since 0.1.0
  */
 export interface RunsOptions {
   /**

@@ -1,8 +1,6 @@
 /**
  * Settles a session's suspensions: checks each verdict against the session, and records all verdicts or, if any is
  * refused, none at all. Settling changes data and runs nothing. Public as `Session`.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -135,7 +133,6 @@ export const usable = (session: Session): Effect.Effect<void, SessionData.Sessio
  * Verdict options.
  *
  * @category options
- * @since 0.1.0
  */
 export interface SettleOptions {
   /**
@@ -217,7 +214,6 @@ const fitting = (
  * A verdict on one suspension.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Verdict extends Pick<ApproveOptions, "by" | "command" | "remember" | "tools"> {
   /** Suspension id. */
@@ -234,7 +230,6 @@ export interface Verdict extends Pick<ApproveOptions, "by" | "command" | "rememb
  * A message submitted with verdicts.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Submission extends Pick<StoredCommands.SubmitOptions, "by" | "clientTools" | "id"> {
   /** Message content. */
@@ -418,7 +413,6 @@ const decodable = (
  * Approval options.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ApproveOptions extends SettleOptions {
   /**

@@ -5,8 +5,6 @@
  * read or being written by an operation. `change`, its part without fingerprint and size, folds an unrecorded session.
  * Both change the given state, so a call costs the same in long and short turns; `copyOf` makes a branch. Nothing else
  * duplicates this state.
- *
- * @since 0.1.0
  */
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
@@ -283,7 +281,6 @@ interface Size {
  * A whole step of an interrupted run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface WholeStep {
   /** Step result. */
@@ -298,7 +295,6 @@ export interface WholeStep {
  * Call outcomes of a stopped run, by call id.
  *
  * @category models
- * @since 0.1.0
  */
 export interface StopReport {
   /** Calls ended by the stop, before or while their handlers ran. */
@@ -607,9 +603,7 @@ const complete = (state: State, turn: Turn): void => {
   say(state, messagesIn(turn))
 }
 
-/**
- * Moves an earlier run's turn to the conversation once whole. The current run's turn waits for its `StepCompleted`.
- */
+/** Moves an earlier run's turn to the conversation once whole. The current run's turn waits for its `StepCompleted`. */
 const completeEarlier = (state: State): void => {
   const { turn } = state
   if (turn === undefined || !turn.isEarlier || turn.open > 0) return
@@ -1500,7 +1494,6 @@ export const initial = (id?: string): State => stateOf(SessionData.make(id === u
  * - `"nothing"`: the session waits for its next message, or is nested and waits for its parent
  *
  * @category models
- * @since 0.1.0
  */
 export type Next = "resume" | "reply" | "continue" | "wait" | "nothing"
 
@@ -1521,7 +1514,6 @@ export const next = (state: State): Next => {
  * reading journals. An append with only records inside a run brings no new summary.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Summary {
   /** Work left. */

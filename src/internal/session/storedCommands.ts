@@ -1,8 +1,6 @@
 /**
  * Commands from other processes to a kept session: stopping its run or a call, ending remembered approvals, a message
  * for one of its runs, its labels, and a branch of its conversation. Public as `Session`.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import type * as Duration from "effect/Duration"
@@ -39,7 +37,6 @@ const appended = (
  * The receipt of a stop.
  *
  * @category models
- * @since 0.1.0
  */
 export interface StopReceipt {
   /** Request id, for `Session.receipt`. Left out if no run, or no such call, was open. */
@@ -54,7 +51,6 @@ export interface StopReceipt {
  * Stop options.
  *
  * @category options
- * @since 0.1.0
  */
 export interface StopOptions {
   /** Sender of the request, recorded in the journal. Left out by default. */
@@ -65,7 +61,6 @@ export interface StopOptions {
  * Stop options.
  *
  * @category options
- * @since 0.1.0
  */
 export interface RunStopOptions extends StopOptions {
   /**
@@ -193,7 +188,6 @@ const untilEnded = (
  * The receipt of a message.
  *
  * @category models
- * @since 0.1.0
  */
 export interface SubmitReceipt {
   /** Submission id, recorded by the run that takes the message. */
@@ -206,7 +200,6 @@ export interface SubmitReceipt {
  * Submission options.
  *
  * @category options
- * @since 0.1.0
  */
 export interface SubmitOptions<E = never> {
   /**
@@ -394,7 +387,6 @@ const isTitle = (text: string): boolean =>
  * Session labels, as in lists.
  *
  * @category models
- * @since 0.1.0
  */
 export interface LabelReceipt {
   /** Journal version containing the labels. */
@@ -409,7 +401,6 @@ export interface LabelReceipt {
  * Changes to session labels.
  *
  * @category options
- * @since 0.1.0
  */
 export interface LabelOptions<E = never> {
   /**
@@ -493,7 +484,6 @@ export const label = <E = never>(
  * Branch options.
  *
  * @category options
- * @since 0.1.0
  */
 export interface ForkOptions<E = never> {
   /** Id of the new session, unused by any other session. */
@@ -521,7 +511,6 @@ export interface ForkOptions<E = never> {
  * A branch of a session.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Forked {
   /** The new session. */

@@ -2,8 +2,6 @@
  * The writer holds a session while an operation runs: its state, and the matching journal version. It appends first and
  * applies afterwards, so only durable records change the state. An unrecorded session has a writer without a store,
  * whose records apply at once.
- *
- * @since 0.1.0
  */
 import type * as Arr from "effect/Array"
 import * as Clock from "effect/Clock"
@@ -31,7 +29,6 @@ import * as States from "./state.ts"
  * Errors that stop a recorded operation: it cannot write, or may not continue.
  *
  * @category errors
- * @since 0.1.0
  */
 export type KeepError = Journals.SessionConflict | Claims.SessionClaimed | Journals.StoreError
 

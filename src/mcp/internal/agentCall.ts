@@ -1,8 +1,6 @@
 /**
  * Serves one agent call, in its own session, which runs like any server session. Its text becomes the call's progress;
  * its suspensions become questions. The session is removed once the call is answered.
- *
- * @since 0.1.0
  */
 import * as McpSchema from "effect/ai/McpSchema"
 import * as Clock from "effect/Clock"

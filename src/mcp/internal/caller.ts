@@ -1,7 +1,5 @@
 /**
  * The calling client and its permissions.
- *
- * @since 0.1.0
  */
 import * as McpSchema from "effect/ai/McpSchema"
 import type * as McpEffect from "effect/ai/McpServer"

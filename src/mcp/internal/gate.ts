@@ -1,8 +1,6 @@
 /**
  * Guards the MCP endpoint: the checks common to all server routes, and the sessions of legacy clients, each owned by
  * its principal.
- *
- * @since 0.1.0
  */
 import * as Bytes from "effect/Bytes"
 import * as Clock from "effect/Clock"

@@ -2,8 +2,6 @@
  * Tool hints for clients. Undeclared hints are omitted: the client then applies the protocol's default, which treats a
  * tool as destructive. Effect's registry writes defaults into its lists, so the declared hints replace them on the way
  * out.
- *
- * @since 0.1.0
  */
 import * as Result from "effect/Result"
 import * as ToolOptions from "../../internal/declare/toolOptions.ts"

@@ -10,7 +10,6 @@ import type * as Message from "../../Message.ts"
  * A server tool failed, according to its server. The model reads `text`.
  *
  * @category errors
- * @since 0.1.0
  */
 export class McpToolFailed extends Schema.TaggedError<McpToolFailed>("heddle/mcp/McpToolFailed")("McpToolFailed", {
   /** Server name. */
@@ -31,7 +30,6 @@ Json.addError("McpToolFailed", McpToolFailed)
  * A server could not be started or reached, failed to list its tools, or does not list a tool named by `trust`.
  *
  * @category errors
- * @since 0.1.0
  */
 export class McpUnavailable extends Schema.TaggedError<McpUnavailable>("heddle/mcp/McpUnavailable")("McpUnavailable", {
   /** Server name. */
@@ -50,7 +48,6 @@ Json.addError("McpUnavailable", McpUnavailable)
  * A server started as a process, connected through standard input and output.
  *
  * @category options
- * @since 0.1.0
  */
 export interface StdioServer {
   /** Server name in errors, questions and approvals. */
@@ -72,7 +69,6 @@ export interface StdioServer {
  * A server at an address (Streamable HTTP).
  *
  * @category options
- * @since 0.1.0
  */
 export interface HttpServer {
   /** Server name in errors, questions and approvals. Defaults to the host in `url`. */
@@ -87,7 +83,6 @@ export interface HttpServer {
  * Trusted hints about a tool.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Hints {
   /**
@@ -112,7 +107,6 @@ export interface Hints {
  * Facts for an approval function.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Facts {
   /** Server name. */
@@ -135,7 +129,6 @@ export interface Facts {
  * A server's question to its client.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Elicitation {
   /** Server name. */
@@ -150,7 +143,6 @@ export interface Elicitation {
  * Answer to a server's question.
  *
  * @category models
- * @since 0.1.0
  */
 export type Elicited =
   | {
@@ -168,7 +160,6 @@ export type Elicited =
  * A folder or file the server may access.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Root {
   /** Address, beginning with `file://`. */
@@ -181,7 +172,6 @@ export interface Root {
  * A server's request for a model answer. All its contents come from the server.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Sampling {
   /** Server name. */
@@ -202,7 +192,6 @@ export interface Sampling {
  * A model's answer for a server.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Sampled {
   /** Answer text. */
@@ -215,7 +204,6 @@ export interface Sampled {
  * Options for a server's tools.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Options {
   /** Prefix for every tool name, such as `"github_"`. None by default. */
@@ -340,7 +328,6 @@ export const check = (subject: string, server: StdioServer | HttpServer, options
  * A tool not offered.
  *
  * @category models
- * @since 0.1.0
  */
 export interface LeftOut {
   /** Server name. */

@@ -1,7 +1,5 @@
 /**
  * Questions to a client's user: MCP forms for Heddle's questions and approvals, and the interpretation of answers.
- *
- * @since 0.1.0
  */
 import * as McpSchema from "effect/ai/McpSchema"
 import * as Clock from "effect/Clock"

@@ -1,8 +1,6 @@
 /**
  * States of calls waiting for their client's answer. The client holds a random id with a signature; the state itself
  * stays here.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"

@@ -20,7 +20,6 @@ interface Server {
  * Servers connected by the layers.
  *
  * @category services
- * @since 0.1.0
  */
 export class McpTools extends Context.Service<McpTools, {
   /** Servers, read by `McpTools.tools`. */

@@ -2,8 +2,6 @@
  * A server's standard input and output, line by line, before Effect reads and after it writes. Lines Effect would not
  * answer are answered here: lines that are too long, nested too deeply, invalid as JSON, or reusing the id of a running
  * request.
- *
- * @since 0.1.0
  */
 import * as Bytes from "effect/Bytes"
 import * as Effect from "effect/Effect"

@@ -1,8 +1,6 @@
 /**
  * Serves one tool call. It runs as in a run, with its tool's gates, timeouts and encoding, and its questions go to the
  * client's user.
- *
- * @since 0.1.0
  */
 import * as McpSchema from "effect/ai/McpSchema"
 import * as Cause from "effect/Cause"

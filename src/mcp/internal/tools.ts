@@ -22,7 +22,6 @@ import * as Results from "./results.ts"
  * server, its `title` and its `hash`.
  *
  * @category models
- * @since 0.1.0
  */
 export type McpTool = Tool.Tool<string, Json.JsonObject, unknown, McpToolFailed, never>
 

@@ -1,7 +1,5 @@
 /**
  * Decides who may request what: by the requested address, the originating page, and the principal.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -17,7 +15,6 @@ type Request = HttpServerRequest.HttpServerRequest
  * Subject of a request.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Question {
   /** Agent name, or tool name over MCP. Absent until an MCP message's body, which names the tool, has been read. */
@@ -36,7 +33,6 @@ export interface Question {
  * A permission.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Grant {
   /** Requesting principal, as named in the journal. */
@@ -50,7 +46,6 @@ export interface Grant {
  * refuse the request: with 403 if the request has an `authorization` header, else with 401.
  *
  * @category models
- * @since 0.1.0
  */
 export type Authorize<R = never> = (
   request: HttpServerRequest.HttpServerRequest,

@@ -1,7 +1,5 @@
 /**
  * Agents of a definition by name, and the options for an agent session's next run.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as Journal from "../../Journal.ts"

@@ -1,8 +1,6 @@
 /**
  * Request bodies: reading within limits, and decoding plain bodies. `UiStream` and `AgUi` decode those of the AI SDK
  * and AG-UI.
- *
- * @since 0.1.0
  */
 import * as Bytes from "effect/Bytes"
 import * as Clock from "effect/Clock"

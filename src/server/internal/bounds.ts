@@ -1,7 +1,5 @@
 /**
  * Limits of a server, and their counters.
- *
- * @since 0.1.0
  */
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
@@ -18,7 +16,6 @@ import * as Refusals from "./refusal.ts"
  * Limits of a server. Exceeding any of them is answered with a status and a sentence.
  *
  * @category options
- * @since 0.1.0
  */
 export interface Bounds {
   /** Bytes in a body. Clients post the whole history again, which the server skips. 16 MiB by default. */
@@ -66,9 +63,7 @@ export interface Bounds {
   readonly log?: number
   /** Bytes in all the process's logs. 256 MiB by default. */
   readonly logs?: number
-  /**
-   * Maximum duration of a detached run, unless its agent sets another. A number is milliseconds. 1 hour by default.
-   */
+  /** Maximum duration of a detached run, unless its agent sets another. A number is milliseconds. 1 hour by default. */
   readonly run?: Duration.Input
   /** Interval between renewed authorizations of an open stream. A number is milliseconds. 60 seconds by default. */
   readonly authorization?: Duration.Input
@@ -177,9 +172,7 @@ export interface Reading {
   readonly refused: Deferred.Deferred<never, Refusals.Refusal>
 }
 
-/**
- * Counts the process's work for its principals. A principal without open streams and recent writes takes no memory.
- */
+/** Counts the process's work for its principals. A principal without open streams and recent writes takes no memory. */
 export class Counters {
   private readonly streams = new Held()
   private readonly writes = new Recent()

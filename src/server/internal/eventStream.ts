@@ -1,7 +1,5 @@
 /**
  * Event stream responses, for browsers and agent clients.
- *
- * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"

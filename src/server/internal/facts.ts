@@ -1,8 +1,6 @@
 /**
  * Agent facts for a page to show before the first message: description, model and tools. They come from a run's
  * options, and therefore depend on the principal.
- *
- * @since 0.1.0
  */
 import * as Cache from "effect/Cache"
 import type * as Cause from "effect/Cause"

@@ -1,8 +1,6 @@
 /**
  * Drives agent sessions in this process, and provides the routes with everything they need for it: one way for every
  * protocol reaching a session.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"

@@ -1,8 +1,6 @@
 /**
  * Public events of a journal: session runs as told by the records, for readers whose process does not drive the run,
  * and for runs whose events are no longer in memory. Replies are complete; no text comes in pieces.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"

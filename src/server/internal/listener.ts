@@ -1,8 +1,6 @@
 /**
  * Listens on Node, and ends every request together with its socket. The application leaves the network before its
  * requests' resources are released.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"

@@ -1,8 +1,6 @@
 /**
  * Session lists: searched, filtered and read page by page from the store's data beside the journals. No journal is
  * folded, and sessions with an unreadable journal are listed too.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -2,8 +2,6 @@
  * Logs of the runs driven by this process: their public events, in memory, for any number of readers. A reader holds
  * its log, so a slow reader neither slows the run nor loses an event. The process forgets a log once its run has ended
  * and no reader follows the session, or once the next run has ended as well.
- *
- * @since 0.1.0
  */
 import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"

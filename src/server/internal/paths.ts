@@ -1,8 +1,6 @@
 /**
  * Routes by exact path: letter case, doubled and trailing slashes, path parameters and percent signs matter, so a
  * proxy's rules in front of the server hold. An application's router may ignore such differences.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as HttpRouter from "effect/http/HttpRouter"

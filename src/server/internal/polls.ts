@@ -1,8 +1,6 @@
 /**
  * Polls journals for all readers in this process: however many wait for a session, the store is asked for its version
  * once per interval, and for new entries only if the version has changed.
- *
- * @since 0.1.0
  */
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"

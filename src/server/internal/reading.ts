@@ -1,8 +1,6 @@
 /**
  * Reads session events for clients: from the log if this process drives the run, otherwise, or if the log is gone, from
  * the journal. A reader unable to continue from its offset gets a reset, and the run as a whole.
- *
- * @since 0.1.0
  */
 import { isReadonlyArrayNonEmpty, type NonEmptyReadonlyArray } from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -216,9 +214,7 @@ class Reader {
     )
   }
 
-  /**
-   * Emits the log entries from an index on, until the attempt ends. Succeeds with `false` if the log was too large.
-   */
+  /** Emits the log entries from an index on, until the attempt ends. Succeeds with `false` if the log was too large. */
   deliver(log: Logs.RunLog, from: number): Effect.Effect<boolean> {
     return Effect.suspend(() => {
       const delivery = new Delivery(log, from)

@@ -1,7 +1,5 @@
 /**
  * Refusals of requests: a status, a code and one sentence for a person, quoting nothing from the request.
- *
- * @since 0.1.0
  */
 import * as Data from "effect/Data"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"

@@ -2,8 +2,6 @@
  * Reads sessions owned by another process of a cluster. The owner reads them from its log, and this process passes the
  * frames on. If the owner changes, the reader gets a reset and the run again from the next owner, as after an invalid
  * offset.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"

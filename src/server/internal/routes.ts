@@ -1,8 +1,6 @@
 /**
  * Routes of a server. Each checks the address, the page and the session id, requests permission, and then reads or
  * writes sessions.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -82,7 +80,6 @@ export interface Site extends Relays.Site, Bodies.Site {
  * Routes beside the agent routes, guarded by the same checks.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Mount<R = never> {
   /** Adds the routes to a server's router. */

@@ -1,8 +1,6 @@
 /**
  * Session history by pages: runs, each with its public events from the journal. Reading a page starts at the last idle
  * place before its first run, so all pages together read the journal once.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

@@ -1,8 +1,6 @@
 /**
  * A server's sessions as changed by its clients. A body takes effect as a whole or not at all: all its requests are
  * checked before anything is written, and repeated writes count once.
- *
- * @since 0.1.0
  */
 import * as Clock from "effect/Clock"
 import * as DateTime from "effect/DateTime"

@@ -1,8 +1,6 @@
 /**
  * Request spans. They contain only the path of an address: the query is the client's own, and may contain a token sent
  * there by mistake.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as HttpMiddleware from "effect/http/HttpMiddleware"

@@ -1,7 +1,5 @@
 /**
  * Serves the Studio files, which contain no data: any browser naming the server may read them.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"

@@ -1,8 +1,6 @@
 /**
  * Writes run frames in a protocol's format. Clients of these protocols cannot discard a run: after a resumption they
  * first discard the open step, and then get it again.
- *
- * @since 0.1.0
  */
 import * as Stream from "effect/Stream"
 import type * as Event from "../../Event.ts"

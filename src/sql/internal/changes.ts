@@ -5,8 +5,6 @@
  * transaction in a frozen or disconnected process would lock the journal row, and no other owner could continue. In
  * SQLite no statement can change two tables, and the committing process holds the lock, however many statements it
  * runs.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"

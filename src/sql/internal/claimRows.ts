@@ -1,8 +1,6 @@
 /**
  * Claims in a SQL store: one row per claimed session, taken by a single statement reading the database clock. Process
  * clocks do not matter.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"

@@ -1,8 +1,6 @@
 /**
  * Converts ids to table keys, and contains the expressions that differ between databases. Characters a database may
  * refuse are escaped, and keys have the same order in every database.
- *
- * @since 0.1.0
  */
 import type * as SqlClient from "effect/sql/SqlClient"
 import type * as Statement from "effect/sql/Statement"
@@ -10,9 +8,7 @@ import * as Json from "../../internal/json.ts"
 
 export { escaped as keyOf, unescaped as idOf } from "../../internal/json.ts"
 
-/**
- * Returns the key prefix for all ids with this prefix. A prefix ending inside a surrogate pair loses the half pair.
- */
+/** Returns the key prefix for all ids with this prefix. A prefix ending inside a surrogate pair loses the half pair. */
 export const prefixOf = (prefix: string): string => Json.escaped(prefix.replace(/[\ud800-\udbff]$/, ""))
 
 /** Returns the smallest key after all keys with a prefix, or `undefined` if every later key has the prefix. */

@@ -1,7 +1,5 @@
 /**
  * Waiting for a SQLite file's write lock.
- *
- * @since 0.1.0
  */
 import * as Context from "effect/Context"
 

@@ -1,7 +1,5 @@
 /**
  * Tables of the store.
- *
- * @since 0.1.0
  */
 import * as Effect from "effect/Effect"
 import * as SqlClient from "effect/sql/SqlClient"

@@ -9,7 +9,6 @@ import { names } from "../../internal/telemetry.ts"
  * Viewers with their own attributes.
  *
  * @category models
- * @since 0.1.0
  */
 export type Dialect = "langfuse" | "openinference"
 

@@ -1,8 +1,6 @@
 /**
  * Script entries as plain data, each with a constructor. The constructor documents what its entry plays; `Script`
  * exports this entire module.
- *
- * @since 0.1.0
  */
 import * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
@@ -17,7 +15,6 @@ type Data = Readonly<Record<string, unknown>>
  * Reason for an adapter failure, as in `AdapterError`.
  *
  * @category models
- * @since 0.1.0
  */
 export type Reason = Adapter.AdapterError["reason"]
 
@@ -25,7 +22,6 @@ export type Reason = Adapter.AdapterError["reason"]
  * Fields of an adapter error besides its reason.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ErrorDetails extends
   Pick<
@@ -39,7 +35,6 @@ export interface ErrorDetails extends
  * `MessageCompleted`.
  *
  * @category models
- * @since 0.1.0
  */
 export type InnerEvent = Exclude<
   Event.AdapterEvent,
@@ -50,7 +45,6 @@ export type InnerEvent = Exclude<
  * One entry of a script.
  *
  * @category models
- * @since 0.1.0
  */
 export type Entry =
   | {
@@ -120,7 +114,6 @@ export type Entry =
  * Entry for a whole tool call.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ToolCallEntry extends Omit<Message.ToolCall, "metadata"> {
   readonly _tag: "ToolCall"
@@ -132,7 +125,6 @@ export interface ToolCallEntry extends Omit<Message.ToolCall, "metadata"> {
  * Plays text, as one `TextDelta`. The message ends with one `TextCompleted` joining all texts.
  *
  * @category entries
- * @since 0.1.0
  */
 export const text = (value: string): Entry => ({ _tag: "Text", text: value })
 
@@ -140,7 +132,6 @@ export const text = (value: string): Entry => ({ _tag: "Text", text: value })
  * Plays reasoning, as one `ReasoningDelta`.
  *
  * @category entries
- * @since 0.1.0
  */
 export const reasoning = (value: string): Entry => ({ _tag: "Reasoning", text: value })
 
@@ -150,7 +141,6 @@ export const reasoning = (value: string): Entry => ({ _tag: "Reasoning", text: v
  * `{ ...Script.toolCall("c0", "echo"), argumentsLost: "json_decode_error" }`.
  *
  * @category entries
- * @since 0.1.0
  */
 export const toolCall = (
   id: string,
@@ -170,7 +160,6 @@ export const toolCall = (
  * fragments form its arguments once the message has ended.
  *
  * @category entries
- * @since 0.1.0
  */
 export const toolCallDelta = (id: string, fragment: string): Entry => ({
   _tag: "ToolCallDelta",
@@ -183,7 +172,6 @@ export const toolCallDelta = (id: string, fragment: string): Entry => ({
  * than a `Response.Usage` field is a defect when the call opens.
  *
  * @category entries
- * @since 0.1.0
  */
 export const usage = (value: Partial<Response.Usage>): Entry => ({ _tag: "Usage", usage: value })
 
@@ -191,7 +179,6 @@ export const usage = (value: Partial<Response.Usage>): Entry => ({ _tag: "Usage"
  * Plays a `RawChunk` with any content.
  *
  * @category entries
- * @since 0.1.0
  */
 export const rawChunk = (chunk: unknown): Entry => ({ _tag: "RawChunk", chunk })
 
@@ -200,7 +187,6 @@ export const rawChunk = (chunk: unknown): Entry => ({ _tag: "RawChunk", chunk })
  * later, reasoning with an id. The script itself writes `MessageStarted`, `TextCompleted` and `MessageCompleted`.
  *
  * @category entries
- * @since 0.1.0
  */
 export const event = (value: InnerEvent): Entry => ({ _tag: "Event", event: value })
 
@@ -209,7 +195,6 @@ export const event = (value: InnerEvent): Entry => ({ _tag: "Event", event: valu
  * `Duration.infinity` plays a model that emits nothing more.
  *
  * @category entries
- * @since 0.1.0
  */
 export const delay = (duration: Duration.Input): Entry => ({ _tag: "Delay", millis: Duration.toMillis(duration) })
 
@@ -217,7 +202,6 @@ export const delay = (duration: Duration.Input): Entry => ({ _tag: "Delay", mill
  * Ends the message. Later entries are ignored; a script without this entry ends with finish reason `null`.
  *
  * @category entries
- * @since 0.1.0
  */
 export const finish = (
   reason: Response.FinishReason | null,
@@ -236,7 +220,6 @@ export const finish = (
  * cause of an `unknown` error. `generate` fails.
  *
  * @category entries
- * @since 0.1.0
  */
 export const error = (reasonOrTerm: unknown, details?: ErrorDetails): Entry => ({
   _tag: "Error",
@@ -248,7 +231,6 @@ export const error = (reasonOrTerm: unknown, details?: ErrorDetails): Entry => (
  * Plays an `Error` event after which the script continues, as with a few providers.
  *
  * @category entries
- * @since 0.1.0
  */
 export const errorThenContinue = (reasonOrTerm: unknown, details?: ErrorDetails): Entry => ({
   _tag: "ErrorThenContinue",
@@ -260,7 +242,6 @@ export const errorThenContinue = (reasonOrTerm: unknown, details?: ErrorDetails)
  * Fails the stream itself, as when the connection breaks: no event, no message end.
  *
  * @category entries
- * @since 0.1.0
  */
 export const streamError = (reason: Reason, details: ErrorDetails = {}): Entry => ({
   _tag: "StreamError",
@@ -272,7 +253,6 @@ export const streamError = (reason: Reason, details: ErrorDetails = {}): Entry =
  * Fails the open: no event at all. Only the first entry of a call can be a preflight error.
  *
  * @category entries
- * @since 0.1.0
  */
 export const preflightError = (reason: Reason, details: ErrorDetails = {}): Entry => ({
   _tag: "PreflightError",
@@ -294,7 +274,6 @@ export const preflightError = (reason: Reason, details: ErrorDetails = {}): Entr
  * ```
  *
  * @category entries
- * @since 0.1.0
  */
 export const reply = (parts: {
   readonly reasoning?: string
@@ -317,7 +296,6 @@ export const reply = (parts: {
  * Position in a script: the next call to play. Your own cursor may play calls in any order.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Cursor {
   /** Returns the position, from 0, and advances. */
@@ -330,7 +308,6 @@ export interface Cursor {
  * An adapter's script and its options.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options {
   /** Entries of a single call. Giving `scripts` as well is a defect. */
@@ -355,6 +332,5 @@ export interface Options {
  * Input for an adapter: the entries of one call, a list of calls, or options.
  *
  * @category models
- * @since 0.1.0
  */
 export type Input = ReadonlyArray<Entry> | ReadonlyArray<ReadonlyArray<Entry>> | Options

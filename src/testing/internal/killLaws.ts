@@ -27,7 +27,6 @@ import * as WorldLog from "./worldLog.ts"
  * - `"repeatable"`: the uninterrupted program behaves identically each time. Otherwise nothing is killed.
  *
  * @category models
- * @since 0.1.0
  */
 export type Law =
   | "end"
@@ -45,7 +44,6 @@ export type Law =
  * A broken law, and how it was broken.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Violation {
   /** Broken law. */
@@ -58,7 +56,6 @@ export interface Violation {
  * A kill.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Kill {
   /** Boundary number in its process, from 1. */
@@ -75,7 +72,6 @@ export interface Kill {
  * An effect that happened once more than in the uninterrupted run.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Repeat {
   /** Tool name. */
@@ -98,7 +94,6 @@ export interface Repeat {
  * may have had its effect.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Unknown {
   /** Tool name. */

@@ -19,7 +19,6 @@ import type * as Policy from "../../Policy.ts"
  *   never.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Violation {
   /** Broken law. */
@@ -44,7 +43,6 @@ export interface Violation {
  * Known facts about the run whose events are checked.
  *
  * @category models
- * @since 0.1.0
  */
 export interface Options {
   /** Policy of the run. `Policy.standard` by default; the fold depends on the policy. */
@@ -62,7 +60,6 @@ export interface Options {
  * Start position in a thread, and the calls of its last turn allowed to be open.
  *
  * @category models
- * @since 0.1.0
  */
 export interface ThreadOptions {
   /** Message position at which the check starts. `0` by default. */
@@ -75,7 +72,6 @@ export interface ThreadOptions {
  * Known facts about recorded handlers.
  *
  * @category models
- * @since 0.1.0
  */
 export interface HandlerOptions {
   /** Maximum number of concurrent handlers. Unlimited by default. */
@@ -94,7 +90,6 @@ export interface HandlerOptions {
  * finalizer.
  *
  * @category models
- * @since 0.1.0
  */
 export type Entry =
   | {
@@ -119,6 +114,5 @@ export type Entry =
  * defects) and `Interrupted`, then `Finalized`.
  *
  * @category models
- * @since 0.1.0
  */
 export type Mark = "Started" | "Succeeded" | "Failed" | "Interrupted" | "Finalized"
