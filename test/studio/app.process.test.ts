@@ -7,7 +7,7 @@ import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser } from "../support/browser.ts"
 import { markupTexts } from "../support/studioTexts.ts"
-import { excess, folder, rests, say, shownOn, Stand } from "./support/served.ts"
+import { addressOf, excess, folder, rests, say, shownOn, Stand } from "./support/served.ts"
 
 const stand = new Stand()
 
@@ -226,7 +226,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await say(page, "Hello")
     await page.waitForSelector(".ask")
     const other = await context.newPage()
-    await other.goto(page.url())
+    await other.goto(await addressOf(page))
     await other.waitForSelector(".ask")
     assert.strictEqual(await shownOn(other), await shownOn(page))
     await other.fill(".ask textarea", "Oslo")
@@ -263,7 +263,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await page.keyboard.press("Escape")
     await page.waitForSelector(".call[data-state=cancelled]")
     await rests(page)
-    const first = page.url()
+    const first = await addressOf(page)
     await page.getByRole("button", { name: "Answer again" }).click()
     await page.waitForURL((url) => url.href !== first)
     // The script of the model is over: the branch fails, and has all that was before it.

@@ -7,7 +7,7 @@ import { DatabaseSync } from "node:sqlite"
 import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser } from "../support/browser.ts"
-import { excess, folder, rests, say, Stand } from "./support/served.ts"
+import { addressOf, excess, folder, rests, say, Stand } from "./support/served.ts"
 
 const stand = new Stand()
 
@@ -94,8 +94,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     const { close, faults, page } = await stand.open(url)
     await ask(page, "first")
     await ask(page, "look")
-    await page.waitForURL(/#clerk\/./)
-    const first = page.url()
+    const first = await addressOf(page)
     const id = first.split("/").at(-1) ?? ""
     const recordsOf = (part: string) => {
       const database = new DatabaseSync(store, { readOnly: true })
@@ -147,7 +146,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedChats"))
     await ask(page, "first")
     await ask(page, "second")
-    const origin = page.url()
+    const origin = await addressOf(page)
     await page.getByRole("button", { name: "Answer again" }).click()
     await page.waitForURL((each) => each.href !== origin)
     await page.waitForSelector(".branches:has-text('2 / 2')")

@@ -5,7 +5,7 @@ import * as path from "node:path"
 import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser } from "../support/browser.ts"
-import { folder, rests, say, Stand } from "./support/served.ts"
+import { addressOf, folder, rests, say, Stand } from "./support/served.ts"
 
 const stand = new Stand()
 
@@ -217,9 +217,10 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
   it("V-05: a chat that is not shown says that it needs an answer, once", async () => {
     const { close, context, faults, page } = await open(await stand.serve("servedChats"))
     await say(page, "Hello")
+    await page.waitForSelector(".answer:has-text('A line.')")
     await rests(page)
     const other = await context.newPage()
-    await other.goto(page.url())
+    await other.goto(await addressOf(page))
     await page.locator("#side").getByRole("button", { name: "New chat" }).click()
     await page.waitForSelector(".empty")
     await page.locator("#sessions .status", { hasText: "A line." }).waitFor()

@@ -4,7 +4,7 @@ import axe from "axe-core"
 import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser } from "../support/browser.ts"
-import { excess, rests, say, shownOn, Stand } from "./support/served.ts"
+import { addressOf, excess, rests, say, shownOn, Stand } from "./support/served.ts"
 
 const stand = new Stand()
 
@@ -32,7 +32,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
     const { close, context, faults, page } = await stand.open(await stand.serve("servedChats"))
     await begin(page)
     const other = await context.newPage()
-    await other.goto(page.url())
+    await other.goto(await addressOf(page))
     await other.waitForSelector(".call[data-state=running]")
     await page.focus("#message")
     await page.keyboard.type("look instead")
@@ -101,7 +101,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
     const { close, context, faults, page } = await stand.open(await stand.serve("servedChats"))
     await begin(page)
     const other = await context.newPage()
-    await other.goto(page.url())
+    await other.goto(await addressOf(page))
     await say(page, "not that")
     await page.getByRole("button", { name: "Withdraw" }).press("Enter")
     await said(page, "Message withdrawn.")
@@ -141,7 +141,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
     await enter(page, "ann")
     await page.getByRole("button", { name: "Withdraw" }).waitFor()
     const reader = await stand.open(url)
-    await reader.page.goto(page.url())
+    await reader.page.goto(await addressOf(page))
     await enter(reader.page, "bob")
     await reader.page.locator(waits, { hasText: "Waits for the next turn" }).waitFor()
     assert.strictEqual(await reader.page.getByRole("button", { name: "Withdraw" }).count(), 0)

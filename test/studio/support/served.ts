@@ -98,7 +98,13 @@ export const say = async (page: Page, text: string): Promise<void> => {
   await page.press("#message", "Enter")
 }
 
-/** Waits until no run is under way. */
+/** Waits until the address names the session, which it does once its first message was accepted, and returns it. */
+export const addressOf = async (page: Page): Promise<string> => {
+  await page.waitForURL(/#[^/]+\/./)
+  return page.url()
+}
+
+/** Waits until no run is under way: behind a sent message, only once something of its run is on the page. */
 export const rests = async (page: Page): Promise<void> => {
   await page.waitForSelector("#send")
 }
