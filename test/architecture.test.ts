@@ -14,15 +14,6 @@ import {
   stableModules,
   violations
 } from "./support/architecture.ts"
-import {
-  exceptions,
-  longLinesIn,
-  openingsIn,
-  otherNames,
-  otherNamesIn,
-  readTexts,
-  vagueIn
-} from "./support/language.ts"
 import { readSource, readSources, root, type SourceText } from "./support/source.ts"
 
 const stable = stableModules(readSources("node_modules/effect/src"))
@@ -245,10 +236,6 @@ const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: 
   ]
 }
 
-/** The words that a page defines in its glossary. */
-const glossary = (page: string): ReadonlyArray<string> =>
-  Array.from(page.slice(page.indexOf("## Words")).matchAll(/^\| (\w+) +\|/gm), ([, word]) => word!).slice(1)
-
 /** The modules that the rows of a table name and link to. */
 const modulesIn = (page: string): ReadonlyArray<string> =>
   [...page.matchAll(/^\| \[`(\w+)`\]\(\.\.\/src\/\1\.ts\)/gm)].map(([, name]) => name!)
@@ -406,120 +393,6 @@ describe("architecture", () => {
       "| [`Message`](../src/Message.ts) | messages |\n| [`Adapter`](../src/Adapter.ts) (service) | requests |"
     assert.deepStrictEqual(modulesIn(`${list}\n[\`Tool\`](../src/Tool.ts) in words`), ["Message", "Adapter"])
     assert.deepStrictEqual(modulesIn("| [`Message`](../src/Response.ts) | messages |"), [])
-  })
-
-  it("language: comments, titles and pages name their subject, and say what is emitted, returned or reported", () => {
-    assert.deepStrictEqual(readTexts().flatMap(vagueIn), [])
-  })
-
-  it("language: a vague word is found in every kind of text, and names its line", () => {
-    const told = ["told", "."].join("")
-    for (const word of ["whoever", "somebody", "Nobody"]) {
-      assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", `// It is for ${word}.`)), [`src/Chat.ts:2 ${word}`])
-      assert.deepStrictEqual(vagueIn(plant("test/a.test.ts", `it("R-001: ${word} reads", run)`)), [
-        `test/a.test.ts:2 ${word}`
-      ])
-      assert.deepStrictEqual(vagueIn({ path: "docs/tools.md", text: `Tools\n\nare for ${word}.\n` }), [
-        `docs/tools.md:3 ${word}`
-      ])
-      assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", `export const ${word} = { name: "${word}" }`)), [])
-    }
-    const found = [["src/Chat.ts:2 are", "told"].join(" ")]
-    assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", "/** Tools are", ` * ${told} */`)), found)
-    assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", "// Tools are", `// ${told}`)), found)
-    assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", `const text = \`\${tools} are ${told}\``)), found)
-  })
-
-  it("language: every exception stands in the sources", () => {
-    const sources = readSources("src")
-    const missing = [...exceptions.keys()].filter((words) => !sources.some(({ text }) => text.includes(`"${words}"`)))
-    assert.deepStrictEqual(missing, [])
-  })
-
-  it("language: a comment begins with a verb in the third person or with the noun that it explains", () => {
-    const texts = readSources("src")
-    assert.deepStrictEqual(texts.flatMap(openingsIn), [])
-    assert.deepStrictEqual(texts.flatMap(longLinesIn), [])
-    assert.isAbove(texts.length, 120)
-  })
-
-  it("language: a comment that begins otherwise is found, and no other", () => {
-    const wrong = [
-      "What the run comes to.",
-      "Whether it runs.",
-      "How it ends.",
-      "Of a call: its end.",
-      "Where it stands.",
-      "That is all.",
-      "In milliseconds.",
-      "As the caller wrote it.",
-      "It may do so before.",
-      "There are servers that refuse it.",
-      "Only for tests.",
-      "May throw.",
-      "True if it runs.",
-      "Return the text.",
-      "Called when a run ends.",
-      "Asked before a tool runs.",
-      "Joined, since a text is one.",
-      "Made, and completed at once.",
-      "One that fails finds nothing."
-    ]
-    for (const text of wrong) {
-      const first = text.split(" ").slice(0, 4).join(" ")
-      for (const comment of [`/** ${text} */`, `// ${text}`, `/**\n * ${text}\n *\n * @since 0.1.0\n */`]) {
-        const found = openingsIn(plant("src/Chat.ts", comment))
-        assert.strictEqual(found.length, 1, comment)
-        assert.isTrue(found[0]!.startsWith(`src/Chat.ts:2 ${first}`), found[0])
-      }
-    }
-    const right = [
-      "Returns the text.",
-      "Closes it.",
-      "The text of a call.",
-      "A call.",
-      "`true` if it runs.",
-      "Milliseconds until then.",
-      "One attempt at a call.",
-      "Decoded arguments of a call.",
-      "OpenAI's own names.",
-      "Calls by their ids.",
-      "SQLite waits for the disk.",
-      "Whose-ever.",
-      "Seed of the choice.",
-      "Each of them.",
-      "{@link make}, without a model.",
-      "Calls. Of these some\n// What follows is the rest of a comment."
-    ]
-    for (const text of right) assert.deepStrictEqual(openingsIn(plant("src/Chat.ts", `// ${text}`)), [], text)
-    const long = `// ${"words ".repeat(20)}`
-    assert.deepStrictEqual(longLinesIn(plant("src/Chat.ts", long, `${long}https://a.b`, `run(${long.length})`)), [
-      "src/Chat.ts:2"
-    ])
-    const others = ["// oxlint-disable-next-line", "/** @internal */", "// ---------------", "const text = \"// What\""]
-    assert.deepStrictEqual(openingsIn(plant("src/Chat.ts", ...others)), [])
-  })
-
-  it("language: a thing of the glossary has no other name", () => {
-    const words = glossary(readSource("docs/architecture.md").text)
-    assert.deepStrictEqual([...otherNames.keys()].filter((word) => !words.includes(word)), [])
-    const texts = readTexts().filter(({ path }) => /^(?:src\/|docs\/|\w+\.md)/.test(path))
-    assert.deepStrictEqual(texts.flatMap(otherNamesIn), [])
-  })
-
-  it("language: another name for a thing of the glossary is found", () => {
-    const names = ["cut run", "run that was cut", "taken up", "took it up", "goes on with", "left run", "run is left"]
-    for (const name of names) {
-      const found = otherNamesIn(plant("src/Chat.ts", `/** Names the ${name.replace(" ", "\n * ")} here. */`))
-      assert.strictEqual(found.length, 1, name)
-      assert.isTrue(found[0]!.startsWith("src/Chat.ts:2 "), name)
-      assert.strictEqual(otherNamesIn({ path: "docs/tools.md", text: `Tools\n\n${name}\n` }).length, 1, name)
-      assert.deepStrictEqual(otherNamesIn(plant("src/Chat.ts", `const name = "${name.replaceAll(" ", "_")}"`)), [])
-    }
-    assert.deepStrictEqual(
-      otherNamesIn(plant("src/Chat.ts", "// Texts are cut; what is left of the run is on the disk.")),
-      []
-    )
   })
 
   it("every part that architecture.md names in Where to look is there", () => {

@@ -61,12 +61,6 @@ const unknownIn = ({ path, text }: SourceText): ReadonlyArray<string> =>
     }
   )
 
-/** The words of `@since` tags other than the version that is released first. */
-const wrongSinceIn = ({ path, text }: SourceText): ReadonlyArray<string> =>
-  Array.from(text.matchAll(/@since (\S+)/g)).flatMap(({ 1: since, index }) =>
-    since === version ? [] : [`${path}:${lineAt(text, index)} ${since}`]
-  )
-
 const numbers = ["sixteen", "seventeen", "eighteen", "nineteen", "twenty"]
 
 describe("pages", () => {
@@ -99,13 +93,6 @@ describe("pages", () => {
     const { text } = readSource("docs/README.md")
     const listed = Array.from(text.slice(text.indexOf("## Examples")).matchAll(/^\| `([\w-]+)`/gm), ([, name]) => name!)
     assert.deepStrictEqual(listed.toSorted(), programs.toSorted())
-  })
-
-  it("N-34: every @since names the first release", () => {
-    assert.deepStrictEqual(sources.flatMap(wrongSinceIn), [])
-    assert.deepStrictEqual(wrongSinceIn({ path: "src/Tool.ts", text: "/**\n * @since 0.2.0\n */" }), [
-      "src/Tool.ts:2 0.2.0"
-    ])
   })
 })
 

@@ -92,7 +92,7 @@ const leftOf = ({ report, shown }: Store.Snapshot): string => {
 /** Picture, loaded when opened. */
 const Picture = lazy(() => import("./run/Picture.tsx").then(({ Picture }) => ({ default: Picture })))
 
-/** Border of the picture, loaded with it. */
+/** Picture border, loaded with the picture. */
 const Divider = lazy(() => import("./Divider.tsx").then(({ Divider }) => ({ default: Divider })))
 
 /** Strip of an answer, loaded after the text. */
@@ -115,7 +115,7 @@ interface Asked {
   readonly onDone: (isWanted: boolean) => void
 }
 
-/** A session, and the picture of one of its runs. */
+/** A session, beside the picture of a run. */
 const Session = ({ isBehind, onCover, onSide, session, studio }: {
   readonly session: Store.Session
   readonly studio: Studio

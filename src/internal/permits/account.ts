@@ -8,15 +8,15 @@
 import * as Effect from "effect/Effect"
 import type * as Response from "../../Response.ts"
 
-/** An amount. Money is in millionths of the currency. */
+/** An amount, with money in currency millionths. */
 export interface Amount {
-  /** Number of model requests. */
+  /** Model requests. */
   readonly calls: number
   /** Request tokens. */
   readonly inputTokens: number
   /** Reply tokens. */
   readonly outputTokens: number
-  /** Money, in millionths of the currency. */
+  /** Money, in currency millionths. */
   readonly money: number
 }
 
@@ -48,18 +48,18 @@ const minus = (left: Amount, right: Amount): Amount => combined(left, right, -1)
 export const roundedUp = (amount: number): number =>
   Math.min(Number.MAX_SAFE_INTEGER, Math.ceil(Number(amount.toPrecision(15))))
 
-/** Returns the bounded part of an amount. */
+/** Returns an amount's bounded part. */
 export const partOf = (amount: Amount, resource: Resource): number =>
   resource === "tokens" ? amount.inputTokens + amount.outputTokens : amount[resource]
 
 // Notes of the budget rule, which add up to a run's account.
 
-/** Name of the rule, and so of its notes. */
+/** Rule name, which its notes carry. */
 export const rule = "budget"
 
 type Notes = Readonly<Record<string, unknown>>
 
-/** Figures of a usage, by their names. */
+/** Usage figures, by name. */
 type Heard = Readonly<Record<string, number>>
 
 /** A step's note: spending by its requests, losses in a crash, and the open request's reservation. */
@@ -67,7 +67,7 @@ export interface Note {
   readonly settled?: Amount
   readonly lost?: Amount
   readonly reserved?: Amount
-  /** Usage reported so far by the step's replies. The usage of its recorded reply includes them. */
+  /** Usage reported so far by the step's replies. The recorded reply's usage includes it. */
   readonly heard?: Heard
   /** Whole account so far, for a budget counting across a session's runs. */
   readonly session?: Amount
@@ -89,7 +89,7 @@ export const amountOf = (usage: Response.Usage, reserved: Amount, money: number 
   money: money ?? 0
 })
 
-/** Returns the figures of a usage that a note keeps. */
+/** Returns the usage figures kept in a note. */
 export const heardIn = (usage: Response.Usage | null): Heard | undefined =>
   usage === null
     ? undefined
@@ -208,7 +208,7 @@ export class Account {
     return undefined
   }
 
-  /** Returns the rest of each bound, without reserved amounts. */
+  /** Returns what each bound has left, without reserved amounts. */
   get left(): { readonly [resource: string]: number } {
     return Object.fromEntries(resources.flatMap((resource) => {
       const bound = this.bounds[resource]
@@ -273,7 +273,7 @@ export const keepFor = (account: Account, amount: Amount): void => {
 
 /**
  * Reserves on all accounts at once, or returns the exhausted account. Waits while held reservations may free enough;
- * interruption withdraws the request. `take` receives a reservation at the moment of its creation.
+ * interruption withdraws the request. `take` receives a reservation the moment it exists.
  */
 export const reserve = (
   wanted: ReadonlyArray<Wanted>,

@@ -18,11 +18,11 @@ import type * as Tool from "../../Tool.ts"
 import type { Limit } from "../declare/tool.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 
-/** The call using the permits: its id and its run's fibers, which identify calls of the same run. */
+/** The call using the permits: its id and its run's fibers, which are the same for all calls in a run. */
 export interface Owner {
   readonly id: string
   readonly running: object
-  /** Notes the end of a wait for permits. */
+  /** Notes that a wait for permits ended. */
   readonly moved?: (() => void) | undefined
 }
 
@@ -273,7 +273,7 @@ export class KeyedPermits {
     Scope.provide(RcMap.make<string, Pool, never, never>({ lookup: () => Effect.sync(unlimited) }), Scope.makeUnsafe())
   )
 
-  /** Number of names in use. */
+  /** Number of used names. */
   get size(): number {
     return Array.from(Effect.runSync(RcMap.keys(this.pools))).length
   }

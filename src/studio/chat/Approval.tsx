@@ -33,7 +33,7 @@ export interface ToolFacts {
 /** A waiting call. `remember` is the extent to which its approval may be remembered. */
 export type Suspension = Event.PublicSuspension & { readonly remember?: "tool" | "arguments" }
 
-/** Maximum number of editable argument characters. */
+/** Most characters of arguments open to editing. */
 const mostEdited = 20_000
 
 /** Input about a call, until answered. */
@@ -59,10 +59,10 @@ const kindOf = (value: unknown): string =>
 
 const kinds: { readonly [type: string]: string } = { string: "a text", number: "a number", boolean: "true or false" }
 
-/** Ending of a warning. */
+/** Warning end. */
 const again = "Allow it once more to run it with these arguments."
 
-/** Maximum number of named differences. */
+/** Most differences named. */
 const mostNamed = 5
 
 /** Returns the differences in form between edited arguments and the model's, which passed the tool's schema. */
@@ -118,7 +118,7 @@ const approval = (suspension: Suspension, draft: Draft): Answer | string => {
 const denial = ({ id }: Suspension, { reason = "" }: Draft): Answer =>
   reason.trim() === "" ? { id, approve: false } : { id, approve: false, reason: reason.trim() }
 
-/** Maximum length of a tool description, in characters. */
+/** Longest tool description, in characters. */
 const longestDescription = 240
 
 const One = ({ draft, fact, isSending, isSingle, onAllow, onDeny, onDraft, place, suspension, wrong }: {

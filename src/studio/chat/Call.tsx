@@ -140,10 +140,10 @@ const Call = ({ call, onStop, run }: {
   )
 }
 
-/** Maximum number of consecutive calls with their own cards at once. */
+/** Most consecutive calls with their own cards at once. */
 const mostCards = 4
 
-/** States determining the colour of a group line: the first state held by any of its calls. */
+/** States in the order in which they colour a group line: the first state held by any call wins. */
 const telling = ["asks", "running", "waiting", "failed", "denied", "cancelled"] as const
 
 const stateOfAll = (calls: ReadonlyArray<Fold.Call>): Fold.State =>

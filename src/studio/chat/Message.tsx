@@ -27,7 +27,7 @@ export interface Branches {
 
 /** Actions on messages. An absent function has no button. */
 export interface Actions {
-  /** Strip of a run: its picture, drawn small. */
+  /** A run's strip: its picture, drawn small. */
   readonly strip?: (run: Fold.Run, version: number) => ReactNode
   /** Stops one call of the run under way, by its path. */
   readonly onStopCall?: (path: string) => void

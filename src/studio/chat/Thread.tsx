@@ -8,7 +8,7 @@ import * as Words from "./words.ts"
 /** A run, and its first message. */
 export interface Shown {
   readonly run: Fold.Run
-  /** Version of the run, which changes in place. */
+  /** Run version: the run changes in place. */
   readonly version: number
   /** The run combined with the runs it continues. */
   readonly whole?: Fold.Run
@@ -23,7 +23,7 @@ const near = 60
 /** Pixels from the beginning at which to request older runs. */
 const far = 800
 
-/** Estimates the height of a row never shown. */
+/** Estimates a row's height before it is first shown. */
 const guess = ({ message, run }: Shown): number => {
   const lines = (length: number) => 24 * Math.ceil(length / 90)
   const said = message === undefined ? 0 : 60 + lines(Words.saidText(message.content).length)
@@ -41,9 +41,9 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
   readonly hasOlder?: boolean
   /** Reads older runs. */
   readonly onOlder?: () => void
-  /** Id of the message to show, instead of the end. */
+  /** Message id: shows that message instead of the end. */
   readonly place?: string | undefined
-  /** Reports that the message of `place` is shown. */
+  /** Reports that the message named by `place` is shown. */
   readonly onPlace?: () => void
   readonly children?: ReactNode
 }): ReactNode => {

@@ -49,7 +49,7 @@ const endOf = (run: Fold.Run, { suspensions }: Store.Snapshot): ReadonlyArray<st
   return [Words.endOf(run)?.text ?? plainOf(text, 300), Words.leftOf(run)]
 }
 
-/** Returns the names of newly failed calls. */
+/** Returns a sentence for each newly failed call, three at most. */
 const failedOf = ({ failed, running }: Known, run: Fold.Run | undefined): ReadonlyArray<string> => {
   if (run === undefined) return []
   const before = running === run.id ? failed : 0

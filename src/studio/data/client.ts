@@ -247,7 +247,7 @@ const queryOf = (values: Readonly<Record<string, string | number | undefined>>):
   return given.length === 0 ? "" : `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`
 }
 
-/** Returns the path of an agent's sessions, or of one session. */
+/** Returns the path to an agent's sessions, or to one session. */
 const pathOf = (agent: string, id?: string, rest = ""): string =>
   `agents/${encodeURIComponent(agent)}/sessions${id === undefined ? "" : `/${encodeURIComponent(id)}${rest}`}`
 

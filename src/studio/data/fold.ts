@@ -59,11 +59,11 @@ export interface Call {
   isEarly: boolean
   /** `true` if it runs alone. */
   isAlone: boolean
-  /** Paths of the calls whose waits show that it runs alone. */
+  /** Paths of calls whose waits show this call running alone. */
   readonly aloneBy: Set<string>
   /** `true` if the provider runs the call itself. */
   isProviders: boolean
-  /** Times of progress. */
+  /** Progress times. */
   readonly notches: Array<number>
   /** Latest progress. */
   progress?: unknown
@@ -164,7 +164,7 @@ export interface Settled {
   readonly arguments?: unknown
 }
 
-/** Numbers of calls. */
+/** Call counts. */
 export interface Counts {
   early: number
   failed: number
@@ -173,7 +173,7 @@ export interface Counts {
   asks: number
   waited: number
   running: number
-  /** Largest number of concurrent calls. */
+  /** Most calls running at once. */
   most: number
 }
 
@@ -987,7 +987,7 @@ const hear = (turn: Turn, now: number): void => {
   turn.first = request.first = now
 }
 
-/** Returns the largest number of concurrent calls. A journal tells a nested run's events when its call ends. */
+/** Returns how many calls ran at once at most. A journal tells a nested run's events when its call ends. */
 const mostOf = (run: Run): number => {
   const attempts = run.list.flatMap((call) => call.attempts)
   const starts = Float64Array.from(attempts, ({ from }) => from).sort()

@@ -9,7 +9,7 @@ import * as Fold from "./fold.ts"
 /** A run of the session, with its first message. */
 export interface Shown {
   readonly run: Fold.Run
-  /** Version of the run. The run itself changes in place. */
+  /** Run version: the run changes in place. */
   readonly version: number
   /** The run combined with the runs it continues after answers. Absent unless it continues a run. */
   readonly whole?: Fold.Run
@@ -73,7 +73,7 @@ interface Entry {
 /** First and longest pause in milliseconds before reconnecting. */
 const [firstPause, longestPause] = [500, 10_000]
 
-/** Number of runs per page. */
+/** Runs per page. */
 const pageSize = 20
 
 /** Time in milliseconds without an event before a run told only by the journal counts as silent. */
@@ -107,7 +107,7 @@ const waitingIn = (run: Fold.Run): ReadonlyArray<Event.PublicSuspension> =>
     [] :
     Array.from(run.calls.values()).flatMap(({ decided, suspension }) => decided === undefined ? suspension ?? [] : [])
 
-/** Outcomes of runs that another run continues. */
+/** Run outcomes after which another run can continue. */
 const waits: ReadonlySet<string | undefined> = new Set(["AskUser", "ApprovalRequested", "ManualToolCalls"])
 
 /** Copies a run continued by the next after answers. */

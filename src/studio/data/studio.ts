@@ -31,7 +31,7 @@ const placeOf = (hash: string): readonly [agent: string, id: string | undefined]
   return [agent, id === "" ? undefined : id]
 }
 
-/** Returns the address of a session, or of a new session. */
+/** Returns a session's address, or the address for a new session. */
 export const addressOf = (agent: string, id?: string): string =>
   `#${encodeURIComponent(agent)}${id === undefined ? "" : `/${encodeURIComponent(id)}`}`
 

@@ -29,7 +29,7 @@ const pieceLines = 200
 const lineSize = 16_384
 const tableSize = 32_768
 
-/** A piece of a text. */
+/** A piece of text. */
 export interface Piece {
   /** `"code"` is a top-level fenced block, read by no parser. */
   readonly kind: "markdown" | "plain" | "code"

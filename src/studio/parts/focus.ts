@@ -4,7 +4,7 @@
  */
 import { useEffect, useState } from "react"
 
-/** Maximum number of remembered elements. */
+/** Most elements remembered. */
 const most = 50
 
 /** Previously focused elements, latest at the end. */

@@ -7,7 +7,7 @@ import * as Draw from "./draw.ts"
 import * as Layouts from "./layout.ts"
 import * as Phrases from "./phrases.ts"
 
-/** Number of a value's characters shown at first. */
+/** Characters shown at first of a value. */
 const shown = 4_000
 
 /** Returns a value as text with every character visible. */
@@ -48,7 +48,7 @@ interface Properties {
   readonly onStop?: ((path: string) => void) | undefined
 }
 
-/** Maximum number of listed turns. */
+/** Most turns listed. */
 const mostTurns = 200
 
 export const Detail = ({ call, isTable, layout, now, onChoose, onFold, onStop, run }: Properties) => {

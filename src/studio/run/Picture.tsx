@@ -12,7 +12,7 @@ import { Table } from "./Table.tsx"
 
 interface Properties {
   readonly run: Fold.Run
-  /** Version of the run, for drawing the picture again. */
+  /** Run version, for drawing the picture again. */
   readonly version: number
   /** `false` for an unfinished run that has stopped progressing. `true` by default. */
   readonly isLive?: boolean

@@ -5,12 +5,12 @@ import * as Draw from "./draw.ts"
 import * as Phrases from "./phrases.ts"
 import { fit, useLayout, useNow, useScheme, useSize } from "./surface.ts"
 
-/** Maximum height of a strip, in CSS pixels. */
+/** Highest strip, in CSS pixels. */
 const most = 46
 
 interface Properties {
   readonly run: Fold.Run
-  /** Version of the run, for drawing the strip again. */
+  /** Run version, for drawing the strip again. */
   readonly version: number
   readonly onOpen: () => void
   /** `true` while the whole picture is open; the strip then closes it. */

@@ -73,7 +73,7 @@ export interface Layout {
   calls: number
   turns: number
   readonly revision: number
-  /** Number of comparisons, growing only linearly with the number of calls. */
+  /** Comparison count. It grows linearly with the calls. */
   steps: number
 }
 

@@ -7,7 +7,7 @@ import type { Studio } from "../data/studio.ts"
 
 const none: Client.KeptSession["forks"] = []
 
-/** Returns the message at which a session branched: the first of its own. */
+/** Returns the message at which a session branched: its first own message. */
 export const beginningOf = ({ session, shown }: Store.Snapshot): string | undefined =>
   session?.forkedFrom === undefined
     ? undefined
