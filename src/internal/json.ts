@@ -42,7 +42,7 @@ export const isDeeper = (value: unknown, levels: number): boolean => {
   return false
 }
 
-/** Removes `__proto__` members from parsed data, and objects and lists below `levels`. */
+/** Removes `__proto__` members from parsed data, and replaces objects and lists below `levels` with `null`. */
 const cleared = (parsed: unknown, levels: number): unknown => {
   let level = new Set(isContainer(parsed) ? [parsed] : [])
   for (let depth = 1; level.size > 0; depth++) {
@@ -124,13 +124,13 @@ const parseUnsafe = (text: string, levels: number): unknown => {
 
 export const parse = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, Infinity))
 
-/** Deepest level kept and written. `JSON.stringify` and `JSON.parse` take some thousand levels. */
+/** Deepest level kept and written. `JSON.stringify` and `JSON.parse` handle a few thousand levels. */
 const deepest = 512
 
 /** Parses provider data. Data nested deeper than anything meaningful is cut off. */
 export const parseWire = (text: string): Result.Result<unknown, unknown> => Result.try(() => parseUnsafe(text, deepest))
 
-/** Escapes characters refused by databases and URIs, as JSON does: zero, and lone surrogates. */
+/** Escapes a text as in a JSON string: databases and URIs refuse some characters, such as NUL and lone surrogates. */
 export const escaped = (text: string): string => JSON.stringify(text).slice(1, -1)
 
 /** Returns the original of an escaped text. */
@@ -155,7 +155,7 @@ const withoutHalves = (value: unknown, depth: number): unknown => {
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, withoutHalves(member, depth + 1)]))
 }
 
-/** Returns the same text, or data with the same texts, with U+FFFD for each lone surrogate. */
+/** Replaces each lone surrogate in a text, or in the texts of data, with U+FFFD. */
 export const wellFormed = <A>(value: A): A => hasHalves(value, 0) ? withoutHalves(value, 0) as A : value
 
 /**
@@ -164,7 +164,7 @@ export const wellFormed = <A>(value: A): A => hasHalves(value, 0) ? withoutHalve
 const escapes = /\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|\\u[dD][89a-fA-F][\da-fA-F]{2}|\\[^u]/g
 const halfLength = "\\ud800".length
 
-/** Does the same for a JSON text, where a surrogate may be an escape. */
+/** Replaces lone surrogates in a JSON text, where a surrogate may be an escape. */
 export const wellFormedJson = (json: string): string =>
   /\\u[dD]/.test(json)
     ? json.toWellFormed().replace(escapes, (found) => found.length === halfLength ? "\ufffd" : found)
@@ -188,8 +188,8 @@ const isPlain = (value: unknown): value is object => {
 }
 
 /**
- * Copies data into its own objects and lists. Other objects, such as dates, are kept unchanged. Handles any depth, and
- * cycles.
+ * Copies plain objects and lists at every level. Other objects, such as dates, are kept unchanged. Handles any depth,
+ * and cycles.
  */
 export const copy = <A>(value: A): A => {
   if (!isPlain(value)) return value
@@ -263,8 +263,8 @@ export const beginningWithoutSecrets = (text: string, isAll: boolean, most: numb
 }
 
 /**
- * Removes known secrets from a text, longest first, since a shorter secret may be the beginning of another. At an end
- * where the text was cut before, a partial secret is removed, too.
+ * Replaces known secrets in a text, longest first, since a shorter secret may be the beginning of another. `start` and
+ * `end` mark a cut text: a partial secret is removed there, too.
  */
 export const withoutKnown = (
   text: string,
@@ -285,7 +285,7 @@ export const withoutKnown = (
   return known.reduce((clean, secret) => clean.replaceAll(secret, mark), whole)
 }
 
-/** Removes keys and passwords from URLs in a text; with `isAll`, as for a failed request, every query parameter. */
+/** Hides keys and passwords in a text's URLs; with `isAll`, as for a failed request, every query parameter's value. */
 export const withoutSecrets = (text: string, isAll: boolean): string =>
   text.includes("=") || text.includes("@")
     ? text.replace(userInfo, "$1").replace(
@@ -351,7 +351,7 @@ export class Room {
     return hasRoom
   }
 
-  /** Takes the room for a text. Returns the part that may be written. */
+  /** Takes the room for a text. Returns the text, or `undefined` without enough room. A subclass may shorten it. */
   text(text: string): string | undefined {
     if (text.length > this.left) return undefined
     this.left -= text.length
@@ -457,8 +457,8 @@ class Walker {
 }
 
 /**
- * Writes a value as JSON, or returns `undefined` if nothing may be written. Never throws: members that throw when read
- * are not written.
+ * Writes a value as JSON, or returns `undefined` if nothing may be written. Never throws: an object that throws when
+ * read becomes its mark, or is left out.
  */
 export const write = (value: unknown, writing: Writing, room?: Room): Schema.Json | undefined =>
   new Walker(writing).write(value, room)
@@ -472,7 +472,10 @@ const keeping: Writing = {
   marks: { circular: "[Circular]", tooDeep: "[Too deep]", truncated: "[Truncated]", unreadable: "[Unreadable]" }
 }
 
-/** Converts any value to JSON. Never throws: cycles, functions, errors and throwing members are rendered. */
+/**
+ * Converts any value to JSON. Never throws: errors become their fields; cycles, functions and unreadable objects,
+ * marks.
+ */
 export const toJson = (value: unknown): Schema.Json => write(value, keeping, new Room()) ?? null
 
 /** Sorts object members, for a hash or a signature. */
@@ -488,7 +491,7 @@ export const canonical = (value: unknown): string => JSON.stringify(ordered(toJs
 
 const utf8 = new TextEncoder()
 
-/** Returns a value's SHA-256, independent of member order. */
+/** Returns a value's SHA-256 in hexadecimal, independent of member order. */
 export const digest = (value: unknown): Effect.Effect<string> =>
   Effect.map(
     Effect.promise(() => crypto.subtle.digest("SHA-256", utf8.encode(JSON.stringify(ordered(value))))),
@@ -555,7 +558,7 @@ const revived = (value: unknown): unknown => {
   return error
 }
 
-/** Returns data with the error under a name restored. */
+/** Restores the error in one member of data. */
 export const withError = <A extends object>(data: A, name: string): A => {
   const value: unknown = Object.hasOwn(data, name) ? Reflect.get(data, name) : undefined
   const error = revived(value)

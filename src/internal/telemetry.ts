@@ -1,8 +1,8 @@
 /**
  * Spans, metrics and content of runs, following OpenTelemetry's conventions for generative AI. A run is observed if
  * there is a tracer, an enclosing span, or a listener (`heddle/telemetry`). Other runs create nothing here: spans cost
- * more than the steps they describe. Attributes name things and never carry arguments, results, prompts or keys: an
- * operation holds these facts for its listener, which decides whether to write them.
+ * more than the steps they describe. Attributes name things and never carry keys, arguments, results or prompts: an
+ * operation holds the last three for its listener, which decides whether to write them.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -257,7 +257,7 @@ export class Operation<F extends Facts = Facts> {
     return Number((this.endedAt ?? this.startedAt) - this.startedAt) / 1e9
   }
 
-  /** Opens the span on the operation's own clock: its start may have passed. */
+  /** Opens the span with the operation's start time, which may have passed. */
   private open(): void {
     const { attributes, clock, plan: { links, name, spanKind = "internal" }, startedAt, tracing: { context } } = this
     const atStart = Object.create(clock, { currentTimeNanosUnsafe: { value: () => startedAt } }) as Clock.Clock
@@ -567,7 +567,10 @@ export class Step {
   readonly over = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
     Effect.provideService(this.operation.over(effect), CurrentRun, this.run)
 
-  /** Begins the model call if needed, and reads its reply under the span. */
+  /**
+   * Begins the model call if needed, and reads its reply under the span. Another server or model gets a span of its
+   * own.
+   */
   asked<A, E, R>(stream: Stream.Stream<A, E, R>, plan: InferencePlan): Stream.Stream<A, E, R> {
     const { provider = other, server } = plan.adapter
     const model = plan.sampling.model ?? plan.adapter.model
@@ -735,7 +738,7 @@ export class Call {
     )
   }
 
-  /** Runs the handler under the span. Runs started by the handler are independent. */
+  /** Runs the handler under the span. Runs started by the handler have spans of their own. */
   over<A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> {
     return this.operation.over(effect).pipe(
       Effect.provideService(CurrentCall, this.operation),
@@ -800,7 +803,7 @@ export const logged = (record: Effect.Effect<void>): Effect.Effect<void> =>
   Effect.catchDefect(record, () => Effect.void)
 
 /**
- * Logs a warning naming the broken code. Its error text, possibly a user's, is logged at debug level only. The caller
+ * Logs a warning with the error's name. The error text may hold user data and is logged at debug level only. The caller
  * sets the other attributes.
  */
 export const warned = (

@@ -170,7 +170,9 @@ const broken = <E, R>(
   return halted(answering, subject, error, { onToolErrorException: exception })
 }
 
-/** Returns the policy's replacement content for an error. Under R-039 a tool's limit covers only its own results. */
+/**
+ * Returns the policy's replacement content. With `resultCut: "head"`, limits cover only a tool's own results (R-039).
+ */
 const replaced = <E, R>({ policy }: Answering<E, R>, { tool }: Subject, content: Message.Content): Contents.Shown =>
   policy.resultCut === "head"
     ? { content: Json.wellFormed(content) }
@@ -204,7 +206,7 @@ const decided = <E, R>(
   return halted(answering, subject, error)
 }
 
-/** Answers a failure by the caller's policy, asked once. A crash is always logged, whatever the policy decides. */
+/** Answers a failure by the caller's policy, asked once. A crash is logged, whatever the policy decides. */
 export const failed = <E, R>(
   answering: Answering<E, R>,
   subject: Subject,
@@ -483,7 +485,7 @@ const warned = (subject: string, call: Call, code: string, error: unknown, cause
     )
   )
 
-/** Warns of a crashed call. Timeouts and abandoned calls are not crashes. */
+/** Warns of a crashed call, unless it only took too long: then no code is broken. */
 const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
   isCrash(error) && error.reason !== "timeout" && error.reason !== "abandoned"
     ? warned("a call", call, error.reason, error.cause, Cause.die(error.cause ?? error))

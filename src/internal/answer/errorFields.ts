@@ -122,7 +122,7 @@ const loadOf = (value: unknown): Load => {
   return { hasSecrets, hasExchange }
 }
 
-/** Returns Effect's wrapper values as data. */
+/** Returns the data form of Effect's wrapper values and of bytes, or `undefined` for any other value. */
 const contents = (value: object): unknown => {
   if (Cause.isCause(value)) return { _tag: "Cause", reasons: value.reasons.map(reasonOf) }
   if (Exit.isExit(value)) return Exit.isSuccess(value) ? { _tag: "Success", value: value.value } : contents(value.cause)
@@ -279,8 +279,8 @@ const unwrapped = (error: unknown): unknown => {
 /**
  * Returns the public fields of an error as plain JSON: `_tag`, `name` and `message` first, then its own. Own fields are
  * those written by the schema of its class; without a schema, the strings, numbers and booleans among its properties.
- * `cause`, `stack`, `request` and `response` are always left out. An `UnknownError` from Effect is shown as the thrown
- * value. At most 8,192 characters of JSON. Never throws.
+ * `cause` and `stack` are always left out, and so are `request` and `response`, unless a schema writes them as plain
+ * values. An `UnknownError` from Effect is shown as the thrown value. At most 8,192 characters of JSON. Never throws.
  */
 export const errorFields = (value: object): Json.JsonObject => {
   const error = unwrapped(value)
@@ -306,7 +306,8 @@ export interface Described {
 }
 
 /**
- * Returns `true` for a value shown by its fields: an error, or an instance of its own class. Other objects are data.
+ * Returns `true` for a value shown by its fields: an error, an instance of a schema class, or an instance of any other
+ * class with a `_tag`. Other objects are data.
  */
 const isError = (value: object): boolean =>
   attempt(() => {
@@ -387,7 +388,7 @@ export const unschemed = (reason: unknown): unknown => {
   return error instanceof Error && !("_tag" in error) ? exception(error) : error
 }
 
-/** Returns a failure with schema-written fields as shown to the model, and the public part of these fields. */
+/** Returns the public part of a failure's schema-written fields, and that part as told to the model. */
 export const reportOf = (reason: unknown, fields: unknown): { readonly shown: unknown; readonly told: unknown } => {
   const shown = written(reason, fields)
   return { shown, told: withMessage(reason, shown) }

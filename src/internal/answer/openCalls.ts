@@ -15,7 +15,7 @@ import type * as Declared from "../declare/tool.ts"
 import * as Json from "../json.ts"
 import * as CallPaths from "./callPath.ts"
 
-/** Suspends a call waiting for an approval, or to be run by the caller. */
+/** Returns the suspension of a call waiting for an approval, or to be run by the caller. */
 export const suspension = (
   kind: "approval" | "manual",
   toolCall: Message.ToolCall,
@@ -26,7 +26,7 @@ export const suspension = (
   return waiting(kind, toolCall, within === undefined ? undefined : now + Duration.toMillis(within))
 }
 
-/** Suspends a call waiting for an approval or for the caller, until a time in milliseconds since 1970. */
+/** Returns such a suspension with its end, in milliseconds since 1970. */
 export const waiting = (
   kind: "approval" | "manual",
   toolCall: Message.ToolCall,

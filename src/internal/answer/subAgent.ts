@@ -40,13 +40,13 @@ export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Re
 )
 
 /**
- * A run used as a tool ended without an answer. `reason` is its `haltedReason`; `detail` describes it: its question,
- * its error, or the detail of the rule that ended it.
+ * A run used as a tool ended without an answer. `reason` is its `haltedReason`; `detail` has its question, its error,
+ * or the detail of the rule that ended the run.
  *
  * @category errors
  */
 export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
-  /** `haltedReason` of the run's result. */
+  /** `haltedReason` of the run's result, or `"no_result"` for a stream without a result. */
   reason: Schema.String,
   /** The run's question, its error, or the detail of the rule that ended it. */
   detail: Schema.optionalKey(Schema.String)
@@ -70,7 +70,10 @@ export interface ChatOptions<P, A, E, R, Fatal = never>
 {
   /** Returns the run's events, as from `Chat.stream`. */
   readonly chat: (args: Schemas.Type<P>, call: Declared.CallContext) => Stream.Stream<Event.Event, E, R>
-  /** Returns the call's result from the run's result. Defaults to its last text, or a `Tool.ChatFailed`. */
+  /**
+   * Returns the call's result from the run's result. Defaults to the run's `output` as JSON, or else its last text; a
+   * run without an answer fails with a `Tool.ChatFailed`.
+   */
   readonly result?: (result: Event.ChatResult) => Effect.Effect<A | ToolOutcomes.AskUser | ToolOutcomes.Halt, E, R>
 }
 
@@ -92,7 +95,7 @@ const detail = (outcome: Event.Outcome): { readonly detail?: string } => {
 const answering: ReadonlySet<Event.Outcome["_tag"]> = new Set(["Completed", "HaltWhen", "Halted"])
 
 /**
- * Returns the text a run ended with. A halt inside that run ends nothing outside. The call waits for that run's open
+ * Returns a run's output or last text. A halt inside that run ends nothing outside. The call waits for that run's open
  * calls, if the run can continue after their answers.
  */
 const answer = (

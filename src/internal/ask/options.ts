@@ -116,7 +116,7 @@ export interface RunnerOptions<E, R, Failure = unknown> {
   readonly deadline?: DeadlineInput | undefined
 }
 
-/** Policy decisions. */
+/** A policy. */
 export const policyKind: Values.Kind = Values.policyOf(Policy.Policy)
 
 const deadlineOptions = {

@@ -96,7 +96,7 @@ export interface Asker {
   readonly requestId: string
   /** Step index for the reply, from 0. A retried request keeps its step. */
   readonly stepIndex: number
-  /** Session id, or the `sessionId` option. `null` if there is none of these. */
+  /** Session id, or the `sessionId` option. `null` without either. */
   readonly sessionId: string | null
 }
 
@@ -341,12 +341,12 @@ const expected = (message: Message.Input, index: number): ReadonlyArray<Open> =>
   )
 }
 
-/** Calls of the latest assistant message with calls, while their answers are searched. */
+/** Calls of the latest assistant message with calls, while the check looks for their answers. */
 class OpenTurn {
   /** Called ids, answered or not. */
   private readonly asked: ReadonlySet<string>
   private readonly open = new Map<string, Array<Open>>()
-  /** `true` after the place for answers, which ends at the first other message. */
+  /** `true` after the place for answers, which ends at the first message besides answers and system messages. */
   isClosed = false
 
   constructor(calls: ReadonlyArray<Open>) {

@@ -73,7 +73,7 @@ interface Cancel {
   /** `true` if the run has a tool with the call's name. */
   readonly isOffered: boolean
   readonly detail: string
-  /** `true` if a withdrawn question has answered the call. */
+  /** `true` if this answer closes a question asked by the call. */
   readonly isSettlement?: boolean
   /** `true` if the call had started before its process ended, and so may have had its effect. */
   readonly isUnknown?: boolean
@@ -401,7 +401,7 @@ const positions = (calls: Calls): (call: { readonly id: string }) => number => {
   return ({ id }) => known.get(id) ?? -1
 }
 
-/** Returns the reason for leaving calls without a result when their reply is not acted on. */
+/** Returns the reason for not running calls, if their reply is not acted on. */
 export const ending = (finishReason: Response.FinishReason | null): string =>
   `the reply ended with ${finishReason ?? "no finish reason"}`
 

@@ -49,7 +49,7 @@ const referenceTarget = (reference: string, root: Json.JsonObject): unknown => {
 interface Reference {
   readonly path: string
   readonly reference: string
-  /** Start of the reference's pointers within the schema. */
+  /** Schema whose root the pointer starts from: the nearest enclosing schema with an `$id`. */
   readonly base: Json.JsonObject
 }
 
@@ -94,11 +94,11 @@ export const danglingReferences = (
 }
 
 // Nulls standing for absent members: models write null for an optional member, asked or unasked. A null counts if the
-// member's schema allows null; otherwise the member is absent.
+// member is required, or if its schema allows null; otherwise the member is absent.
 
 type Schema = Json.JsonObject
 
-/** Most schemas followed for one value: a schema may refer to itself endlessly. */
+/** Longest chain of schemas followed for one value: a schema may refer to itself endlessly. */
 const deepest = 64
 
 const objects = (value: unknown): ReadonlyArray<Schema> => Array.isArray(value) ? value.filter(Json.isObject) : []

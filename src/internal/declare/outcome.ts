@@ -99,7 +99,7 @@ export type Part =
     readonly url?: string
     /** Base64 content. Give this or `url`. */
     readonly data?: string
-    /** Media type, such as `"image/png"`. */
+    /** Media type, such as `"application/pdf"`. */
     readonly mediaType?: string
     /** File name, read by the model. */
     readonly filename?: string
@@ -220,7 +220,7 @@ export class ToolError extends Schema.TaggedError<ToolError>("heddle/Tool/ToolEr
    * `{ _tag: "Thrown", value }`.
    */
   cause: Schema.optionalKey(Json.Opaque),
-  /** Further facts: the `gate` of a denial, with the gate's return value. */
+  /** Further facts: the `gate` of a denial with its return value, or `after` of an abandoned call. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))
 }) {
   override get message(): string {
@@ -275,11 +275,11 @@ const unrun: ReadonlySet<ToolError["reason"]> = new Set([
   "unknown_effect"
 ])
 
-/** Returns `true` if a call crashed: it ran, and its handler did not report an ending. */
+/** Returns `true` if a call crashed: its handler reported no failure, and the call was neither refused nor stopped. */
 export const isCrash = (error: unknown): error is ToolError =>
   error instanceof ToolError && !unrun.has(error.reason) && !isLeftByStop(error)
 
-/** Returns an error's reason without its prefix. A denial gives the gate's message. */
+/** Returns an error's message. A denial gives the gate's message, without a prefix. */
 export const reasonText = (error: ToolError): string =>
   error.reason === "denied" ? error.detail ?? error.message : error.message
 
@@ -378,7 +378,7 @@ const copied = (part: unknown): unknown => {
   return Json.isObject(json) ? { ...own, metadata: json } : own
 }
 
-/** Copies parts. */
+/** Copies parts, except reasoning. */
 export const owned = <P extends { readonly type: string }>(parts: ReadonlyArray<P>): ReadonlyArray<P> =>
   parts.map((part) => part.type === "reasoning" ? part : copied(part) as P)
 
@@ -405,7 +405,7 @@ export const content = (parts: ReadonlyArray<unknown>): Content => {
   return Object.defineProperty(made, contentMark, { value: own })
 }
 
-/** Lists that results are made of. */
+/** Part lists made by `content`. */
 const partLists = new WeakSet<object>()
 
 export const isParts = (value: unknown): value is ReadonlyArray<Part> => partLists.has(value as object)

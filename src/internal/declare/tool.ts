@@ -42,7 +42,7 @@ export interface CallContext {
   readonly idempotencyKey: string
   /** Id of the run. */
   readonly requestId: string | null
-  /** Session id, or the `sessionId` option. `null` if there is none of these. */
+  /** Session id, or the `sessionId` option. `null` without either. */
   readonly sessionId: string | null
   /** Record of the caller, as of the step's start. */
   readonly context: Json.JsonObject
@@ -508,15 +508,15 @@ export interface Declarations<P, E, R, Fatal> {
 }
 
 /**
- * Values a handler may produce under a success schema. While the compiler reads a handler before knowing the schema,
- * `S` is `never`: the handler's own value must not be held to the rest of this union then.
+ * Values a handler may produce under a success schema. `S` is `never` while the compiler reads a handler before knowing
+ * the schema: any value must fit then.
  */
 type Produced<S extends Schema.Constraint> = [S] extends [never] ? any
   : S["Type"] | ToolOutcomes.AskUser | ToolOutcomes.Content | ToolOutcomes.Halt
 
 /**
- * The handler's effect as written, for inference; nothing while being read. Forbids only promises, for which the
- * compiler shows the text.
+ * The handler's effect as written, for inference; `unknown` while the compiler still reads the handler. Rejects only
+ * promises, for which the compiler shows the text.
  */
 type Written<H> = [H] extends [never] ? unknown
   : [H] extends [PromiseLike<unknown>] ? "return an Effect: call.promise((signal) => …)"

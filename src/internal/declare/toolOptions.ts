@@ -76,7 +76,7 @@ const knownOptions = {
 
 const flags = ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"] as const
 
-/** Fields of a finished tool besides its options: options may be another tool, changed. */
+/** Fields of a finished tool besides its options: a program may spread a tool into the options of another. */
 const knownOfTools = {
   name: Values.anything,
   encodeSuccess: Values.anything,
@@ -164,8 +164,8 @@ const consequences: { readonly [Option in ByArguments]: string } = {
 }
 
 /**
- * Returns an option's answer for a call: `usual` if the tool declares nothing, or the error thrown by the tool's
- * function.
+ * Returns an option's answer for a call: `usual` if the tool declares nothing. Fails with an error thrown by the tool's
+ * function, or with the error for a returned promise.
  */
 export const asked = <Option extends ByArguments>(
   tool: Declared.Any,
@@ -185,7 +185,7 @@ export const asked = <Option extends ByArguments>(
   }
 }
 
-/** Returns the careful answer and a warning, after an option's function threw or returned neither answer. */
+/** Returns the careful answer and a warning, after an option's function threw or returned a promise. */
 export const broken = <Option extends ByArguments>(
   tool: Declared.Any,
   option: Option
@@ -382,7 +382,7 @@ export const missingArguments = (call: Message.ToolCall, tool: Declared.Any): st
 const isNative = (value: object): value is Promise<unknown> =>
   value instanceof Promise || Object.prototype.toString.call(value) === "[object Promise]"
 
-/** Returns whether a value is a promise, and observes the promise. */
+/** Returns `true` for a promise, and observes it. */
 export const isPromise = (value: unknown): boolean => {
   try {
     if (typeof value !== "object" || value === null || !("then" in value)) return false

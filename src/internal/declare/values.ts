@@ -217,7 +217,7 @@ export const hidden = (kind: Kind): Kind => new Kind(kind.right, kind.accepts, {
 /** An object of texts possibly holding secrets: headers, environment variables. */
 export const hiddenTexts: Kind = recordOf(hidden(text), "texts")
 
-/** Returns the given options. An untyped program may pass `null` for a left-out option. */
+/** Returns the options without `undefined` and `null`: an untyped program may pass `null` for a left-out option. */
 export const given = <A extends object>(options: A): A =>
   Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined && value !== null)) as A
 
@@ -250,7 +250,7 @@ export const shown = ({ isShown }: Kind, value: unknown): string => {
   return typeof value === "symbol" ? "a symbol" : String(value)
 }
 
-/** An object of any make. Whether it can be read shows at its use. */
+/** Any object, also a list. Its use checks the rest. */
 export const objectLike: Kind = new Kind("an object", (value) => typeof value === "object" && value !== null)
 
 /** A TCP port. */

@@ -2,13 +2,12 @@
  * Accounts for run spending. A request reserves on all accounts around its run at once; its reply settles the
  * reservation. Requests are granted in order: a waiting request holds up later requests on the same account.
  *
- * Only requests with a reply under way hold a reservation. Held amounts therefore always return, and no request waits
- * for ever.
+ * Only requests under way hold a reservation. Held amounts therefore always return, and no request waits for ever.
  */
 import * as Effect from "effect/Effect"
 import type * as Response from "../../Response.ts"
 
-/** An amount, with money in currency millionths. */
+/** Spent or reserved resources. */
 export interface Amount {
   /** Model requests. */
   readonly calls: number
@@ -25,7 +24,7 @@ const resources = ["calls", "inputTokens", "outputTokens", "tokens", "money"] as
 
 export type Resource = (typeof resources)[number]
 
-/** Account bounds. Omitted resources are unbounded. */
+/** Account bounds. A resource left out is unbounded. */
 export type Bounds = { readonly [R in Resource]?: number | undefined }
 
 export const nothing: Amount = { calls: 0, inputTokens: 0, outputTokens: 0, money: 0 }
@@ -48,7 +47,7 @@ const minus = (left: Amount, right: Amount): Amount => combined(left, right, -1)
 export const roundedUp = (amount: number): number =>
   Math.min(Number.MAX_SAFE_INTEGER, Math.ceil(Number(amount.toPrecision(15))))
 
-/** Returns an amount's bounded part. */
+/** Returns one resource's number in an amount. */
 export const partOf = (amount: Amount, resource: Resource): number =>
   resource === "tokens" ? amount.inputTokens + amount.outputTokens : amount[resource]
 
@@ -59,7 +58,7 @@ export const rule = "budget"
 
 type Notes = Readonly<Record<string, unknown>>
 
-/** Usage figures, by name. */
+/** Usage figures by name. */
 type Heard = Readonly<Record<string, number>>
 
 /** A step's note: spending by its requests, losses in a crash, and the open request's reservation. */
@@ -67,7 +66,7 @@ export interface Note {
   readonly settled?: Amount
   readonly lost?: Amount
   readonly reserved?: Amount
-  /** Usage reported so far by the step's replies. The recorded reply's usage includes it. */
+  /** Usage reported by the step's discarded replies, which the recorded reply's usage includes. */
   readonly heard?: Heard
   /** Whole account so far, for a budget counting across a session's runs. */
   readonly session?: Amount
@@ -89,7 +88,7 @@ export const amountOf = (usage: Response.Usage, reserved: Amount, money: number 
   money: money ?? 0
 })
 
-/** Returns the usage figures kept in a note. */
+/** Returns the usage figures kept by a note. */
 export const heardIn = (usage: Response.Usage | null): Heard | undefined =>
   usage === null
     ? undefined
@@ -114,14 +113,17 @@ export interface Step {
   readonly usage?: Response.Usage | null
 }
 
-/** Returns the cost of a nested run's step: by its note and, if the note has an open reservation, by its reply. */
+/**
+ * Returns the cost of a nested run's step: the cost in its note and, for an open reservation, the recorded reply's
+ * cost, or the reserved amount without a reported usage.
+ */
 export const costInside = ({ notes, usage }: Step): Amount => {
   const { reserved, ...note } = noteOf(notes)
   if (reserved === undefined) return costOf(note)
   return sum(costOf(note), usage ? amountOf(lastUsage(usage, note), reserved, reserved.money) : reserved)
 }
 
-/** Returns the cost of a call's requests without a journal, as a step. */
+/** Returns a step with the cost of a call's requests, for a call whose runs have no journal. */
 export const insideOf = (spent: Amount = nothing): Step => ({ notes: { [rule]: { settled: spent } } })
 
 /** Returns `true` if the run's account belongs to its session. */
@@ -129,8 +131,8 @@ export const isOfSession = (steps: ReadonlyArray<Step>): boolean =>
   steps.some(({ notes }) => noteOf(notes).session !== undefined)
 
 /**
- * Returns the session's notes behind a run given up: the amount given to the run, plus the cost of its steps and nested
- * runs. Unchanged if the account is not the session's.
+ * Returns the session's notes after an abandoned run: the spending before the run, plus the cost of its steps and
+ * nested runs. Unchanged if the account is not the session's.
  */
 export const keptBehind = (kept: Notes, steps: ReadonlyArray<Step>, inside: ReadonlyArray<Step>): Notes =>
   isOfSession(steps)
@@ -163,7 +165,7 @@ export class Reservation {
     for (const { account, amount } of wanted) account.hold(amount)
   }
 
-  /** Releases the reservation and counts the spent amount instead, given the reserved amount on each account. */
+  /** Releases the reservation and counts spending instead. `spentOf` maps each account's reserved amount. */
   settle(spentOf: (reserved: Amount) => Amount): void {
     if (!this.isOpen) return
     this.isOpen = false
@@ -208,7 +210,7 @@ export class Account {
     return undefined
   }
 
-  /** Returns what each bound has left, without reserved amounts. */
+  /** Returns the rest of each bound, after spent and reserved amounts. */
   get left(): { readonly [resource: string]: number } {
     return Object.fromEntries(resources.flatMap((resource) => {
       const bound = this.bounds[resource]
@@ -251,7 +253,7 @@ const leave = (waiting: Waiting): void => {
   for (const { account } of waiting.wanted) account.waiting.delete(waiting)
 }
 
-/** Grants waiting requests on these accounts in order, as far as the amounts suffice. */
+/** Decides about waiting requests on these accounts, in order, up to the first request that must wait longer. */
 const moved = (changed: ReadonlyArray<Pick<Wanted, "account">>): void => {
   const accounts = changed.map(({ account }) => account)
   for (let account = accounts.pop(); account !== undefined; account = accounts.pop()) {
@@ -289,7 +291,7 @@ export const reserve = (
   return Effect.callback<Reservation | Exhausted>((resume) => {
     const waiting: Waiting = { wanted, take: (given) => resume(Effect.succeed(taken(given))) }
     for (const { account } of wanted) account.waiting.add(waiting)
-    // Nothing the request needs may be returned any more.
+    // Amounts may have been returned since the request was judged, and nothing else may be held.
     moved(wanted)
     return Effect.sync(() => {
       leave(waiting)

@@ -49,7 +49,7 @@ export interface Waited extends Wait {
   readonly millis: number
 }
 
-/** Most calls named as the ones ahead of a waiting call. */
+/** Maximum number of calls named as ahead of a waiting call. */
 const mostNamed = 3
 
 /** Returns the calls named as ahead of a waiting call, if any. */
@@ -189,13 +189,13 @@ export class HeldPermits {
     this.until = Math.min(this.until ?? Infinity, until)
   }
 
-  /** Stops the handler. A handler waiting for permits continues without them. */
+  /** Notes that the handler is being stopped. A handler waiting for permits continues without them. */
   stop(): void {
     this.isStopped = true
     this.waiting?.interruptUnsafe()
   }
 
-  /** `true` if the handler waits to get its permits back, or every run started by the handler waits for permits. */
+  /** `true` if the handler waits to get its permits back, or every run started by the handler is held up. */
   get isHeldUp(): boolean {
     const { borrowers, waiting } = this
     if (borrowers.size === 0) return waiting !== undefined && waiting.pollUnsafe() === undefined
@@ -212,7 +212,7 @@ export class HeldPermits {
     return Array.from(this.borrowers, (run) => run.inboxAt(path)).findLast((inbox) => inbox !== undefined)
   }
 
-  /** Lends the permits until a run's scope closes. */
+  /** Lends the permits to a run until its scope closes. */
   lend(scope: Scope.Scope, run: Borrower): Effect.Effect<void> {
     return Effect.uninterruptible(Effect.suspend(() => {
       const added = Scope.addFinalizer(scope, this.takeBack(run))
