@@ -33,7 +33,7 @@ export interface Budget {
 export type Spent = Event.Spent
 
 /**
- * Limits of a budget: whole numbers, at least one of them. 0 allows nothing.
+ * Budget limits: whole numbers, with at least one limit set. 0 allows nothing.
  *
  * @category options
  */

@@ -376,7 +376,7 @@ export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
    * `onToolError`, a decoder, an encoder); a store's `append`; the adapter; or the effect given as `cancel`.
    */
   kind: Schema.Literals(["handler", "hook", "store", "adapter", "cancel"]),
-  /** Id of the call or the run; for a store, of the session. */
+  /** Id of the call or the run; for a store, the session id. */
   id: Schema.String,
   /** Name of the tool or the option. */
   name: Schema.String,
@@ -826,7 +826,7 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
     /** Arguments for the handler: as sent by the model, or as changed by an approval. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
     /**
-     * Number of the starting attempt; with `replayed`, of the last attempt started before. Absent for the first.
+     * Number of the starting attempt; with `replayed`, the last attempt started before. Absent for the first.
      * Further attempts by the tool's `retry` have no event.
      */
     attempt: Schema.optionalKey(Schema.Int),

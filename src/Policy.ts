@@ -106,9 +106,9 @@ export class Policy extends Schema.Opaque<Policy>()(Schema.Struct({
    */
   resultCut: Schema.Literals(["headAndTail", "head"]),
   /**
-   * Turns for which a `toolChoice` of `"required"` or of a named tool holds. Either only the run's first turn, after
-   * which the model chooses (`"auto"`) and can answer, or every turn; then a run ends only by a limit or a halt. A
-   * session operation continuing after an earlier run's calls were settled has no first turn.
+   * Turns in which the model must follow a `toolChoice` of `"required"` or a named tool. Either only the run's first
+   * turn, and then the model chooses (`"auto"`) and can answer, or every turn; then a run ends only by a limit or a
+   * halt. A session operation continuing after an earlier run's calls were settled has no first turn.
    */
   toolChoice: Schema.Literals(["first", "every"]),
   /**

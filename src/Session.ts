@@ -1159,7 +1159,7 @@ export interface ReplyOptions<
    */
   readonly pending?: "deny"
   /**
-   * Message id: that of a submission (`Session.submit`), or of a command the program received in another way. Its
+   * Message id: of a submission (`Session.submit`), or a command the program received in another way. Its
    * receipt (`Session.receipt`) tells its outcome, and each id is taken only once. None by default.
    */
   readonly takes?: string

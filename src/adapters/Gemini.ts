@@ -122,7 +122,7 @@ class Reader extends Answer.ReplyReader {
     return this.hasChunks || this.documents.held !== ""
   }
 
-  /** Reads an event, which may hold a list of chunks. */
+  /** Reads an event holding one chunk or a list. */
   override read(event: Sse.SseEvent, out: Answer.Out): void {
     const list = event.data.trimStart().startsWith("[") ? Result.getOrUndefined(Json.parseWire(event.data)) : undefined
     if (!Array.isArray(list)) return super.read(event, out)

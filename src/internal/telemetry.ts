@@ -83,7 +83,7 @@ type Kind = "invoke_agent" | "step" | "inference" | "execute_tool"
 /** Data about a run, which a listener may write. */
 export interface RunFacts {
   readonly kind: "invoke_agent"
-  /** Number of model calls and of tool calls. */
+  /** Numbers of model and tool calls. */
   inferenceCalls: number
   toolCalls: number
   readonly system: string | undefined
@@ -108,7 +108,7 @@ export interface InferenceFacts {
 export interface ToolFacts {
   readonly kind: "execute_tool"
   readonly call: Message.ToolCall
-  /** Handler outcome, or the answer content of a call that did not run. */
+  /** Handler outcome, or the answer content if the call did not run. */
   result: unknown
 }
 

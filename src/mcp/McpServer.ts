@@ -394,7 +394,7 @@ export const layerHttp = <R = never, RAuthorize = never>(
     yield* mount(options, yield* HttpRouter.HttpRouter, guard, undefined)
   }))
 
-/** Limits for a server with a single client that started it. */
+/** Limits for a server started by its only client. */
 const unbounded: Bounded.Bounds = { sessions: Infinity, runs: Infinity, streams: Infinity, writes: Infinity }
 
 const missing = "McpServer.layerStdio needs the package @effect/platform-node, and Node 22.19 or later: npm install "

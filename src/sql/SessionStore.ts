@@ -58,7 +58,7 @@ const migrate = Effect.gen(function*() {
   }
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))
 
-/** Number of sessions per page of a list. */
+/** Sessions per list page. */
 const pageSize = 256
 
 interface Kept {

@@ -17,7 +17,7 @@ import * as Node from "./internal/node.ts"
 import * as WorldLog from "./internal/worldLog.ts"
 
 /**
- * Parts of a call that identify its effect.
+ * Call parts identifying its effect.
  *
  * @category models
  */

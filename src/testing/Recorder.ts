@@ -27,7 +27,7 @@ export interface Counts {
   readonly live: number
   /** Maximum number of effects live at once. */
   readonly peak: number
-  /** Number of effects that ended by themselves. */
+  /** Number of effects ended by themselves. */
   readonly ends: number
   /** Number of interrupted effects. */
   readonly interrupts: number

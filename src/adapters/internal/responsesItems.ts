@@ -56,7 +56,7 @@ class Piece {
     return whole.startsWith(rest) ? whole.slice(rest.length) : ""
   }
 
-  /** Records that the source repeated part of the rest. */
+  /** Records how much of the rest the source has repeated. */
   goOn(source: Source, length: number): void {
     this.repeated.set(source, (this.repeated.get(source) ?? 0) + length)
   }
@@ -154,7 +154,7 @@ export class Texts {
   }
 
   /**
-   * Returns the end of a row of texts at one place. The whole text must begin like the row, or continue it if no
+   * Returns where a row of texts at one place ends. The whole text must begin like the row, or continue it if no
    * further text has begun.
    */
   private row(source: Source, first: number, whole: string): number | undefined {

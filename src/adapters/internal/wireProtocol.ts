@@ -90,7 +90,7 @@ export interface Protocol<O extends Options> {
   readonly provider: string
   /** Returns the vendor running the server, where the protocol knows several. */
   readonly vendorOf?: (options: O) => string | undefined
-  /** Values to send back to the server that made them. */
+  /** Values to send back to the server they came from. */
   readonly kept: Wire.Kept
   /** Tool names the protocol accepts, if it refuses some valid names. */
   readonly names?: RegExp

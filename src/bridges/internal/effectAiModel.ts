@@ -80,7 +80,7 @@ const streamed = (bridge: Bridge, request: Adapter.Request, prompt: Prompt.Promp
     toolCallValidation: "deferred"
   })
 
-/** Returns the parts of a structured answer, which arrives whole. Its text is the decoded value. */
+/** Returns a structured answer's parts, all at once. The text is the decoded value. */
 const whole = (
   { model }: Bridge,
   format: Adapter.ResponseFormat,

@@ -132,7 +132,7 @@ export const askedAgain = (suspension: Event.Suspension): Asked => {
   return event
 }
 
-/** Returns the event of a call that ended the run, again. */
+/** Repeats the event of a call ending the run. */
 export const haltedAgain = (
   { code, content, toolCallId = "" }: Message.Message,
   halt: Event.Halt

@@ -44,7 +44,7 @@ export interface CallContext {
   readonly requestId: string | null
   /** Session id, or the `sessionId` option. `null` without either. */
   readonly sessionId: string | null
-  /** Record of the caller, as of the step's start. */
+  /** The caller's own record, as it was at the step's start. */
   readonly context: Json.JsonObject
   /** The call as made by the model: a copy, like the arguments. */
   readonly toolCall: Message.ToolCall

@@ -16,7 +16,7 @@ type Accepts = (value: unknown) => boolean
 interface Parts {
   /** Option list of an accepted object. */
   readonly inner?: OptionKinds
-  /** Kind of each element in an accepted list, or of each value in an accepted object. */
+  /** Kind of all elements in an accepted list, or all values in an accepted object. */
   readonly each?: Kind
   /** Alternative kinds; an accepted value has one of these. */
   readonly among?: ReadonlyArray<Kind>
@@ -26,7 +26,7 @@ interface Parts {
   readonly isShown?: boolean
 }
 
-/** A kind of value: a description of right values, and their test. */
+/** A kind of value: describes right values, and tests for them. */
 export class Kind {
   readonly right: string
   readonly accepts: Accepts
@@ -185,7 +185,7 @@ export const texts: Kind = listOf(text, "texts")
 export const recordOf = (each: Kind, things: string): Kind =>
   new Kind(`an object of ${things}`, (value) => Json.isObject(value), { each, isShown: each.isShown })
 
-/** A value of one of several kinds. */
+/** A value with one of several kinds. */
 export const either = (...among: readonly [Kind, ...ReadonlyArray<Kind>]): Kind =>
   new Kind(
     among.map(({ right }) => right).join(", or "),

@@ -379,7 +379,7 @@ interface Fields {
   MessageRefused: {
     /** Message id. */
     readonly id: string
-    /** Reason: the ending of the run, or the rule that ended the run. */
+    /** Reason: how the run ended, or which rule ended the run. */
     readonly reason: string
   }
   ToolQueued: OfCall & {

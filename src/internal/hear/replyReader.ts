@@ -61,7 +61,7 @@ export class ReplyReader<A, E, R> {
   private readonly connection = Scope.makeUnsafe()
   private pull: ModelPull
   private hasBegun = false
-  /** Result of a read that ended before a reader waited for the events. */
+  /** Result of a read ended before any reader waited for its events. */
   private heard: Heard | undefined
   /** Opens once the connection is closed. Created when closing begins. */
   private closed: Latch.Latch | undefined

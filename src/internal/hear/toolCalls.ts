@@ -113,7 +113,7 @@ const endIn = (scan: Scan, piece: string): number => {
   return -1
 }
 
-/** Start of an object or of a JSON string. */
+/** Start of an object or a JSON string. */
 const opening = /^\s*["{]/
 
 const isBlank = (text: string): boolean => text.trim() === ""

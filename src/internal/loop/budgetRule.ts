@@ -216,7 +216,7 @@ const telling = (adapter: Adapter.Service, onSent: () => void): Adapter.Service 
     }
   }) as Adapter.Service
 
-/** Waits for amounts reserved by other runs. That time does not count as idle time of enclosing handlers. */
+/** Waits for amounts reserved by other runs. Enclosing handlers do not count as idle meanwhile. */
 const heldUp = <A>(wait: Effect.Effect<A>): Effect.Effect<A> =>
   Effect.flatMap(CurrentRunning, (running) => running === undefined ? wait : running.heldUp(wait))
 
@@ -293,7 +293,7 @@ class Requested {
   private tariff = new Tariff(() => undefined, "USD")
   private heard: Run["heard"] = () => undefined
   private open: Open | undefined
-  /** The call that a step or a classification is of, as recorded with the call. */
+  /** The recorded call whose handler takes this step or classification. */
   private call: Spending | undefined
   /** Settlements not yet passed to caller accounts. */
   private readonly owed: Array<() => Effect.Effect<unknown>> = []
@@ -335,7 +335,7 @@ class Requested {
     keptNote: () => this.note({})
   }
 
-  /** Begins with the spending of the session and of the runs inside. */
+  /** Begins with everything spent in the session and the runs inside. */
   begin({ heard, inside = Effect.succeed([]), kept }: Run): Effect.Effect<void> {
     return Effect.gen({ self: this }, function*() {
       this.heard = heard

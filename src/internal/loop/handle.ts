@@ -22,7 +22,7 @@ import * as EventJson from "../fold/eventJson.ts"
 import * as Cancellation from "../stop/cancellation.ts"
 import * as Inherited from "../stop/inherited.ts"
 
-/** Number of unread events at which joining begins. */
+/** Joining begins at this number of unread events. */
 const most = 1_024
 
 /** Number of text pieces kept apart: a text in many short pieces takes many times its length. */
@@ -41,7 +41,7 @@ class Unread<E> {
   private readonly growing = new Map<string, Growing>()
   /** The growing text or reasoning, which keep their order among each other. */
   private said: string | undefined
-  /** Places of events replaced by a later one of the same name. */
+  /** Places of events that a later event with the same name replaces. */
   private readonly latest = new Map<string, number>()
   private exit: Exit.Exit<unknown, E> | undefined
   private readonly latch = Latch.makeUnsafe(false)

@@ -101,7 +101,7 @@ interface Parts<E, R> {
   readonly thread: Thread.Thread
   readonly base: Rules.Ask
   readonly rules: Rules.Rules<E, R>
-  /** Scope of the run, which closes the rules. */
+  /** Run scope. Closing it closes the rules. */
   readonly scope: Scope.Scope
   /** Tools the model cannot be offered. */
   readonly leftOut: ReadonlyArray<ToolOptions.LeftOut>
@@ -210,7 +210,7 @@ const noEvents: Events = []
 /** The machine driving a run, with its current phase. */
 class Loop<E, R> implements Driver {
   private readonly parts: Parts<E, R>
-  /** The fold of all events, from which results are read. */
+  /** All events folded. Results are read from here. */
   private readonly state: Fold.State
   private phase: Phase<E> = { _tag: "Opening" }
   private step: Step<E> = stepAt(0)

@@ -510,7 +510,7 @@ interface Draft<out R> {
   readonly ask: Ask
   readonly notes: Notes
   readonly said: ReadonlyArray<Said<R> | undefined>
-  /** Position of the rule that set the view. Additions by this and later rules follow the view. */
+  /** Position of the rule setting the view. Additions by this and later rules follow the view. */
   readonly viewer: number
 }
 

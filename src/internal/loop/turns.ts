@@ -175,7 +175,7 @@ export interface OfStep<E, R> {
   readonly retryReply?: RetryReply | null | undefined
 }
 
-/** Options of a run with several steps that become rules. */
+/** Options that become rules, in a run with several steps. */
 export interface OfChat<E, R> extends OfStep<E, R> {
   readonly maxTurns?: number | undefined
   readonly haltWhen?: HaltWhen<R> | null | undefined

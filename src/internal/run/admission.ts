@@ -106,7 +106,7 @@ export const isCrowdedOut = (state: Admission): boolean => {
   return head !== undefined && !head.isExclusive && fits(head, state, { ...state.outsiders, occupying: 0 })
 }
 
-/** Removes the head of the queue, which does not run. */
+/** Removes the queue's head without running it. */
 export const skip = <T extends Ticket>(state: Admission<T>): Admission<T> => ({
   ...state,
   admitted: state.admitted + 1

@@ -224,7 +224,7 @@ interface Terms {
   readonly termMillis: number
   /** Interval at which a running operation checks for commands. */
   readonly pollMillis: number
-  /** Moment of the request that took the claim, once taken. */
+  /** Moment of the successful claim request. */
   readonly began?: Moment
   readonly onLost?: Options["onLost"]
 }

@@ -328,7 +328,7 @@ export class SessionError extends Schema.TaggedError<SessionError>("heddle/Sessi
     "invalid_title",
     "nested"
   ]),
-  /** Description of the problem, naming the call that resolves it. */
+  /** Describes the problem, and names the call resolving it. */
   detail: Schema.optionalKey(Schema.String),
   /** `toolCallId` for an error about one call, and `issues` for `invalid_arguments`. */
   metadata: Schema.optionalKey(Schema.Record(Schema.String, Json.Opaque))

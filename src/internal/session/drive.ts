@@ -150,7 +150,7 @@ const isReplyTooLarge = (error: unknown): error is Journals.StoreError =>
   isUnwritable(error) && error.reason === "too_large"
   && (error.record === "ReplyReceived" || error.record === "StepCompleted")
 
-/** Returns the error that ended a run instead of its resumption. */
+/** Returns the error if a run ended instead of being resumed. */
 const endedBy = (event: Event.Event): Resumptions.ResumeError | undefined => {
   const outcome = event._tag === "ChatCompleted" ? event.result.outcome : undefined
   return outcome?._tag === "Failed" && outcome.error instanceof Resumptions.ResumeError ? outcome.error : undefined
@@ -164,7 +164,7 @@ const workOf = <T extends ReadonlyArray<Tool.Any>, E, R, RHalt, REvent, RPublish
   kept: Kept.Claimed,
   options: RunOptions<T, E, R, RHalt, REvent>,
   { failure, isFinal, isRetry, maxFailures, published }: {
-    /** Error that ends the run instead of another attempt. */
+    /** Error ending the run instead of another attempt. */
     readonly failure: Journals.StoreError | undefined
     readonly isFinal: SessionRun.IsFinal
     readonly isRetry: boolean

@@ -89,7 +89,7 @@ export class StoreError extends Schema.TaggedError<StoreError>("heddle/Journal/S
    * intact.
    */
   version: Schema.optionalKey(Schema.Int),
-  /** Kind of the record that is too large. */
+  /** Kind of the oversized record. */
   record: Schema.optionalKey(Schema.String),
   /** Call the record is about, if about a single call. */
   toolCallId: Schema.optionalKey(Schema.String),
@@ -686,8 +686,8 @@ export const pages = (
   )
 
 /**
- * Checks the text of the record before which a journal is truncated. Dies unless it is an `Opened`, the snapshot
- * appended first by the caller.
+ * Checks the record before which a journal is truncated, as text. Dies unless it is an `Opened`: callers append the
+ * snapshot first.
  *
  * **Example** (A journal without a snapshot)
  *

@@ -528,7 +528,7 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
   idempotencyKey: Schema.String,
   /** `true` if the handler is a run, from `Tool.fromChat`, with its own journal. Left out otherwise. */
   isRun: Schema.optionalKey(Schema.Literal(true)),
-  /** Time the call was complete in the reply, as `at`. Left out of further attempts, and of an earlier run's call. */
+  /** Time the call was complete in the reply, as `at`. Left out for further attempts, and for an earlier run's call. */
   asked: Schema.optionalKey(Schema.Int),
   /** The call's waits for its turn, before its first attempt. Left out if empty. */
   waited: Schema.optionalKey(Schema.Array(Event.Waited)),
@@ -730,7 +730,7 @@ export class RunEnded extends Schema.Opaque<RunEnded>()(Schema.TaggedStruct("Run
   error: Schema.optionalKey(RunError),
   /** Handlers and other code that refused to stop. Left out if empty. */
   abandoned: Schema.optionalKey(Schema.Array(Event.Abandoned)),
-  /** Spending of the run, and the rest of its budget. Left out without a budget. */
+  /** The run's spending and remaining budget. Left out without a budget. */
   spent: Schema.optionalKey(Event.Spent),
   /** Result of a nested run, without thread and steps. Left out of other runs. */
   result: Schema.optionalKey(Event.WireResult)

@@ -684,7 +684,7 @@ const observedBy = <T extends Tools, E, R, RHalt, REvent, A>(
   return { ...options, onEvent: (event) => replays === false && isReplayed(event) ? undefined : onEvent(event) }
 }
 
-/** Returns the events of a resumed run, for an operation that records them. */
+/** Resumes a run for an operation recording its events. */
 export const resumption = <T extends Tools, E, R, RHalt, REvent>(
   options: ResumeOptions<T, E, R, RHalt, REvent>,
   { isFinal, ...limits }: { readonly isFinal?: IsFinal } & Operations.Limits = {}

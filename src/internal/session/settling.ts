@@ -90,7 +90,7 @@ export const baseOf = (session: Session, leaves: boolean): Effect.Effect<Base> =
     return behind(closed, [States.openedBy(closed.state, own)])
   })
 
-/** Appends the records of an operation that starts no run. */
+/** Appends an operation's records without starting a run. */
 export const happened = ({ before, writer }: Base, records: ReadonlyArray<Records.Record>): Effect.Effect<Session> =>
   Effect.map(
     writer.append([...before, ...records] as unknown as Records.Records),

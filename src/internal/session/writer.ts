@@ -218,10 +218,10 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   /** Distinguishes this writer's appends from others. */
   private readonly name = globalThis.crypto.randomUUID()
   private appends = 0
-  /** Calls of sub-agents: everything that happened inside is in their runs' journals. */
+  /** Sub-agent calls. Everything inside is in their runs' journals. */
   private readonly subAgents = new Set<string>()
   private waits: (() => ReadonlyArray<RunJournal.Waits>) | undefined
-  /** Start of the run whose records it writes, and the time of the last record, as in `States.Run`. */
+  /** When the written run started, and when the last record was written, as in `States.Run`. */
   private times: Pick<States.Run, "at" | "begunAt"> | undefined
   /** Last model request, until its reply is recorded. */
   request: RunJournal.Requested | undefined
@@ -447,8 +447,8 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
 
   /**
    * Passes on messages for nested runs, and takes their outcomes from there: each record in either journal leads to the
-   * next. A message whose call has no active run is refused. Which of the two is decided once: a run may begin or end
-   * while that record is written.
+   * next. A message whose call has no active run is refused. Passing on or refusing is decided once: a run may begin or
+   * end while that record is written.
    */
   private passInside(): void {
     const { id, inside, interrupted, state: { run } } = this
@@ -791,7 +791,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
     )
   })
 
-  /** Notes the start of a handler, which a leave waits for. */
+  /** Notes that a handler starts. A leave waits for it to end. */
   handlerBegins(call: string): void {
     this.claim?.begin(this.id, call)
   }

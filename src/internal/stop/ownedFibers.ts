@@ -140,13 +140,14 @@ const longestLead = 50
 
 export class Running {
   readonly graceMillis: number
-  /** Services of the fiber that started the run. */
+  /** Services of the fiber starting the run. */
   readonly services: Context.Context<any>
   private readonly clock: Clock.Clock
-  /** The handler that started the run, and the owner of a recorded run's appends, which end with the run. */
+  /** Handler starting the run. */
   private readonly around: Handler | undefined
   /** Notes progress of the run, if its time without progress is limited. */
   readonly moved: (() => void) | undefined
+  /** Owns a recorded run's appends, which end with the run. */
   private readonly appends: Running | undefined
   loop: Driver | undefined
   /** The run's inbox, if any. */
@@ -350,7 +351,7 @@ export class Running {
     return Math.min(own, Math.max(0, around.permits.until - now) + around.running.lead / 2)
   }
 
-  /** Lead, in milliseconds, by which runs within a handler end before that handler. */
+  /** How many milliseconds before a handler the runs inside end. */
   private get lead(): number {
     return Math.min(longestLead, this.graceMillis / 10)
   }

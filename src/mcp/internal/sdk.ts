@@ -446,12 +446,12 @@ const sifted = (sdk: typeof Sdk, transport: Sdk.Transport): Map<string, string> 
   return unreadable
 }
 
-/** Maximum number of tools per server, and of removed tools reported. */
+/** Most tools per server, and most removed tools reported. */
 const mostTools = 1_024
 
 const tooMany: Backend.LeftOut = { name: "…", reason: `more than ${mostTools} tools` }
 
-/** Maximum length and nesting of a tool definition, which every request includes. */
+/** Longest and deepest tool definition. Every request includes the definitions. */
 const longestDefinition = 65_536
 const deepestDefinition = 64
 

@@ -77,7 +77,7 @@ export interface Settings<RAuthorize> {
    * describes the gaps of older versions. 7 by default. Anything but 5, 6 and 7 is a defect.
    */
   readonly protocol?: Majors.Protocol
-  /** Milliseconds to hold deltas, so that following deltas join them. 50 by default. */
+  /** Milliseconds for which a delta waits for following deltas to join. 50 by default. */
   readonly joinMillis?: number
   /** `true` to serve raw events to principals allowed to `inspect`. `false` by default. */
   readonly raw?: boolean

@@ -74,7 +74,7 @@ export interface Place {
   readonly after: number
   /** Id of the first message. Absent without such a message. */
   readonly messageId?: string
-  /** Submission destination of that message. Absent for the next run. */
+  /** Where that message was submitted to. Absent for the next run. */
   readonly mode?: "steer" | "follow"
 }
 

@@ -85,7 +85,7 @@ const written = (
     return Stream.concat(Stream.map(frames, push), end)
   })
 
-/** Returns the response for an AI SDK client. Its message has its run's id, or that of the continued message. */
+/** Returns the response for an AI SDK client. Its message has the run's id, or the continued message's id. */
 export const ui = (frames: Stream.Stream<Reading.Frame>, options: UiStream.Options) => {
   const texts = written(frames, (run) => UiStream.make({ ...run, ...options }), "data: [DONE]\n\n")
   return EventStream.respond(texts, UiStream.headers)

@@ -98,7 +98,7 @@ export type Entry =
     readonly at: number
     /** Emitted event. */
     readonly event: Event.Event
-    /** Text of the event's calls at that time, for `check.calls`. */
+    /** The event's calls at that time, as text, for `check.calls`. */
     readonly calls?: string
   }
   | {
