@@ -136,7 +136,7 @@ describe("a run that a rule ends", () => {
         const client = yield* connect(site.url, { era: "modern" })
         const result = yield* call(client, "helper", { task: "Hi" })
         assert.deepStrictEqual([textOf(result), result.isError], [
-          "The agent did not come to an end: the rule \"enough\" ended it.",
+          "The agent did not finish: the rule \"enough\" ended the run.",
           true
         ])
         const reader = yield* Effect.promise(() =>

@@ -102,8 +102,8 @@ export interface HttpOptions<R = never, RAuthorize = never> extends RoutesOption
   /** Authorizes every request, with the tool name as the agent. There is no default. */
   readonly authorize: Access.Authorize<RAuthorize>
   /**
-   * Server names, as sent in a request's `Host` header. Under `Server.allowLoopback` itself they default to the local
-   * machine's names; otherwise at least one is required.
+   * Server names, as sent in a request's `Host` header. If `authorize` is `Server.allowLoopback` itself, they default
+   * to the local machine's names. Otherwise at least one name is required.
    */
   readonly hosts?: ReadonlyArray<string>
   /** Origins whose pages may use the server. None by default. */
@@ -137,7 +137,10 @@ const ofLegacy = {
 
 const ofRoutes = {
   ...common,
-  legacy: Values.described(Values.either(Values.oneOf(true), Values.options(ofLegacy)), "true or its bounds"),
+  legacy: Values.described(
+    Values.either(Values.oneOf(true), Values.options(ofLegacy)),
+    "true or { maxSessions, perPrincipal, idle }"
+  ),
   secret: Values.secret
 } satisfies NamesOf<RoutesOptions>
 
@@ -201,7 +204,7 @@ const offeredAgent = (
   serve: (args, progress) =>
     typeof args["task"] === "string"
       ? AgentCall.serve(calls, name, args, progress)
-      : Effect.succeed(ToolCall.textResult("The arguments are wrong: task must be a text.", true))
+      : Effect.succeed(ToolCall.textResult("The arguments are wrong: task must be a string.", true))
 })
 
 /**
@@ -262,7 +265,7 @@ const registrations = (offered: ReadonlyMap<string, Offered>) =>
                 Effect.succeed(ToolCall.textResult(message, true)),
               StoreError: (error: Journal.StoreError) =>
                 Effect.as(
-                  Effect.logWarning("a call met an error of the store", Json.nameOf(error)),
+                  Effect.logWarning("the store failed during a call", Json.nameOf(error)),
                   ToolCall.textResult(Refusals.ofStore(error).message, true)
                 )
             })
@@ -381,7 +384,7 @@ export const layerHttp = <R = never, RAuthorize = never>(
     const { authorize, hosts = [], origins = [] } = options
     const isLoopback = (authorize as unknown) === Access.allowLoopback
     if (hosts.length === 0 && !isLoopback) {
-      misuse("hosts is empty, so that every request would be refused; give the names of the server")
+      misuse("hosts is empty, so every request would be refused; give the server's names")
     }
     const context = yield* Effect.context<R | RAuthorize>()
     const bounds = Values.filled(Bounded.standard, options.bounds ?? {})

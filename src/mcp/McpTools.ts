@@ -67,7 +67,8 @@ export const tools: Effect.Effect<ReadonlyArray<Offers.McpTool>, never, Servers.
 )
 
 /**
- * Returns the tools not offered, each with the reason: it runs as a task only, cannot be read, or is listed twice.
+ * Returns the tools not offered, each with the reason: for example, it runs as a task only, cannot be read, is listed
+ * twice, or has no free name.
  *
  * **Example** (What a server has and a run does not)
  *
@@ -90,9 +91,9 @@ export const leftOut: Effect.Effect<ReadonlyArray<McpDeclared.LeftOut>, never, S
 
 /**
  * Connects to a server and offers its tools through {@link tools}. You may merge several layers, one per server. The
- * layer fails with {@link McpUnavailable} if the server cannot be started or reached. The next call reopens a lost
- * connection, once for all waiting calls. The layer's scope closes the connection, within three seconds if a process
- * refuses to exit.
+ * layer fails with {@link McpUnavailable} if the server cannot be started or reached, or does not list a trusted tool.
+ * The next call reopens a lost connection, once for all waiting calls. Closing the layer's scope closes the connection,
+ * within three seconds if a process refuses to exit.
  *
  * **Example** (A server that is a process, and believed about one tool)
  *

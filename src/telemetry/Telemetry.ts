@@ -1,7 +1,7 @@
 /**
  * Records run metrics by OpenTelemetry's conventions for generative AI. On request it also records message and call
- * content, and the attributes of particular viewers. Every run with a tracer makes spans by itself. No OpenTelemetry
- * package is needed.
+ * content, and adds span attributes for particular viewers. Spans need no layer: every run with a tracer has spans. No
+ * OpenTelemetry package is needed.
  */
 import * as Config from "effect/Config"
 import * as Context from "effect/Context"
@@ -38,17 +38,19 @@ export interface Options {
   /**
    * Destination for messages, instructions, tool definitions, arguments and results. Defaults to the environment
    * variable `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` (`true` or `SPAN_ONLY`, `EVENT_ONLY`,
-   * `SPAN_AND_EVENT`), else to `"none"`. Events are log records with level Info, sent to every logger in the program.
+   * `SPAN_AND_EVENT`), else to `"none"`. Events are log records with level Info, sent to every logger except the one
+   * turning records into span events. Only model calls have events.
    */
   readonly capture?: Capture
   /**
-   * Redacts a content text before it is written. The function receives each text whole: each message, each text within
-   * arguments and results, and each member name within. If it throws, or returns anything but a text, a mark is
-   * written. By default nothing is redacted.
+   * Redacts a content text before it is written. The function receives each text whole: texts, ids and files in
+   * messages, tool descriptions, and each text, number and member name within arguments and results. If it throws, or
+   * returns anything but a text, a mark is written. By default nothing is redacted.
    */
   readonly redact?: (text: string) => string
   /**
-   * Maximum length of a content part, in characters; longer parts are cut. 16,384 by default, `Infinity` for no limit.
+   * Maximum length of a content part, in characters; longer texts are cut, and longer files left out. 16,384 by
+   * default, `Infinity` for no limit.
    */
   readonly maxPartLength?: number
   /**
@@ -57,8 +59,8 @@ export interface Options {
    */
   readonly dialects?: ReadonlyArray<Dialects.Dialect>
   /**
-   * Tool calls with spans: all, only failed calls, or no calls. Metrics count all calls. If a call has no span, its
-   * handler's spans nest in the step's span. `"all"` by default.
+   * Tool calls with spans: all, only failed calls, or no calls. Metrics count all calls. Unless all calls have spans,
+   * their handlers' spans nest in the step's span. `"all"` by default.
    */
   readonly toolSpans?: "all" | "failed" | "none"
 }
@@ -82,7 +84,7 @@ const byVariable: ReadonlyMap<string, Capture> = new Map([
   ["span_and_event", "spans-and-events"]
 ])
 
-/** Returns the capture requested by the environment. An unknown value captures nothing. */
+/** Reads the capture requested by the environment. An unknown value captures nothing. */
 const wanted: Effect.Effect<Capture> = Config.option(Config.String(variable)).pipe(
   Effect.map((value) => byVariable.get(Option.getOrElse(value, () => "").trim().toLowerCase()) ?? "none"),
   Effect.orElseSucceed(() => "none" as const)
@@ -90,7 +92,7 @@ const wanted: Effect.Effect<Capture> = Config.option(Config.String(variable)).pi
 
 const defaultMaxPartLength = 16_384
 
-/** Model call attributes copied to log records about its content and failure. */
+/** Model call attributes copied to log records about the call's content and failure. */
 const ofRecords = [
   names.operation,
   names.provider,
@@ -144,7 +146,7 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
     if (operation.kind !== "inference" || operation.code === undefined) return
     log(operation, "Warn", "gen_ai.client.operation.exception", { "exception.type": operation.code })
   }
-  // A throwing logger prevents no other writer.
+  // A throwing writer does not prevent the next.
   const writers = [Metrics.ended, writeContent, writeFailure]
   const ended = (operation: Telemetry.Operation) => {
     for (const write of writers) Result.try(() => write(operation))
@@ -153,7 +155,7 @@ const listener = (options: Options, capture: Capture): Telemetry.Listener => {
 }
 
 /**
- * Creates a layer for a program's runs, beside the exporter for its traces, metrics and logs.
+ * Creates a layer that observes a program's runs. Provide it beside the exporter for traces, metrics and logs.
  *
  * **Details**
  *

@@ -114,7 +114,7 @@ describe("a server over standard input and output", { timeout: limit }, () => {
         send(JSON.stringify(calling(id, "loud")))
         const [twice] = yield* answers(id)
         assert.strictEqual(twice.error.code, -32600)
-        assert.include(twice.error.message, "under way")
+        assert.include(twice.error.message, "a running request")
       }
       yield* until("both calls", notes, (text) => text.split("began").length === 3)
       assert.notInclude(yield* notes, "stopped")

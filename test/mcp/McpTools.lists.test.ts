@@ -94,7 +94,7 @@ describe("lists of tools", () => {
           ? `${servers[server]} ${own} was called`
           : current === undefined
           ? "the server has no tool "
-          : "the tool is another one than"
+          : "the tool has changed since"
       }
 
       const check = (place: string) =>

@@ -136,7 +136,7 @@ describe("the server of all features", { timeout: limit }, () => {
       assert.deepStrictEqual(asked.map(({ server }) => server), ["everything"])
       const declined = yield* Effect.provide(ask, everything())
       assert.include(declined, "declined")
-      assert.include(declined, "it holds the call open")
+      assert.include(declined, "the server holds the call open")
     }))
 
   it.live("W-13: asks for an approval of each call that is not trusted, and runs it once it is given", () =>
@@ -184,7 +184,7 @@ describe("a hostile server", { timeout: limit }, () => {
         assert.strictEqual(yield* text("noise"), "after the noise")
         assert.match(
           yield* text("invalid"),
-          /^\{\}\n\{"n":"no number"\}\n\[the result is not as the server describes it: /
+          /^\{\}\n\{"n":"no number"\}\n\[the result violates the tool's output schema: /
         )
         assert.include(yield* text("fails"), "out of seats")
         assert.include(yield* text("refuses"), "handler_raised")
@@ -196,7 +196,7 @@ describe("a hostile server", { timeout: limit }, () => {
 
     it.live(`O-10: ${era}: what a server said of a call reaches the model, however it said it`, () => {
       const usable = { type: "text", text: "usable" }
-      const misfit = "\n[the result is not as the server describes it: "
+      const misfit = "\n[the result violates the tool's output schema: "
       const cases: ReadonlyArray<readonly [tool: string, result: unknown, told: string | RegExp, isError?: boolean]> = [
         [
           "says",

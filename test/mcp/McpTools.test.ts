@@ -700,7 +700,7 @@ describe("questions of a server", () => {
             assert.deepStrictEqual(elicited, [{ action: "cancel" }, { action: "accept", content: { city: "Oslo" } }])
           } else {
             assert.deepStrictEqual(elicited, [{ action: "decline" }])
-            assert.include(Message.text(session.thread.messages[2]!), "it holds the call open")
+            assert.include(Message.text(session.thread.messages[2]!), "the server holds the call open")
           }
           assert.strictEqual(outcome._tag, "Completed")
         }).pipe(Effect.provide([
@@ -739,7 +739,7 @@ describe("a server that asks for the answer of a model", () => {
         yield* Effect.provide(answers, layerOf(fake, { onSample })),
         "{\"__proto__\":{\"action\":\"decline\"},\"s\":{\"role\":\"assistant\",\"content\":{\"type\":\"text\","
           + "\"text\":\"shop: Which city?\"},\"model\":\"m\"},\"r\":{\"roots\":[]}}\n"
-          + "[the server asked \"__proto__\", and was declined: it is not answered]"
+          + "[the server asked \"__proto__\", and was declined: this client does not answer such requests]"
       )
       const broken = [() => Effect.fail("no budget"), () => Effect.die(new Error("canary-8841"))]
       for (const onSample of broken) {

@@ -29,7 +29,7 @@ export interface Calls {
   readonly site: Routes.Site
 }
 
-/** Validity of a waiting session's state text. */
+/** Validity of a waiting session's state text, in milliseconds.. */
 const patience = 86_400_000
 
 type Needs = Session.Store | Worker.Worker
@@ -116,7 +116,7 @@ export const serve = (
 
     const result = (ended: Ended | undefined) =>
       Effect.gen(function*() {
-        if (ended === undefined) return ToolCall.textResult("The run did not come to an end.", true)
+        if (ended === undefined) return ToolCall.textResult("The run did not finish.", true)
         const { kept } = yield* Sessions.read(named)
         const last = kept.session.thread.messages.findLast(({ role }) => role === "assistant")
         const text = last === undefined ? "" : Message.text(last) ?? ""
@@ -126,7 +126,7 @@ export const serve = (
           ? ToolCall.textResult(text, false)
           : ToolCall.textResult(
             error?.message ??
-              `The agent did not come to an end: ${rule === undefined ? _tag : `the rule "${rule}" ended it`}.`,
+              `The agent did not finish: ${rule === undefined ? _tag : `the rule "${rule}" ended the run`}.`,
             true
           )
       })

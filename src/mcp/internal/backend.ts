@@ -1,6 +1,6 @@
 /**
- * Seam to a protocol client: list a server's tools, call a tool, close. A listener takes messages between calls. To use
- * a client other than the SDK's, implement `Connect`.
+ * Seam to a protocol client: list a server's tools, call a tool, close. A listener takes the messages a server sends by
+ * itself. To use a client other than the SDK's, implement `Connect`.
  */
 import * as Data from "effect/Data"
 import type * as Effect from "effect/Effect"
@@ -96,6 +96,7 @@ export type Response =
  * - `unanswered`: only this request's answer ended or is unreadable, so the request may have had its effect.
  * - `unsent`: the connection had already ended, so the server never received the request.
  * - `rpc`: the server refused the request, with a code.
+ * - `other`: anything else.
  */
 export class Failure extends Data.TaggedError("McpFailure")<{
   readonly reason: "lost" | "unanswered" | "unsent" | "rpc" | "other"
@@ -114,7 +115,7 @@ export interface Backend {
   readonly facts: Readonly<Record<string, string>>
 }
 
-/** Takes events between calls. */
+/** Takes the server's notifications and questions. */
 export interface Listener {
   /** Reports a changed tool list. */
   readonly changed: () => void

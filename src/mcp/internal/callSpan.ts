@@ -1,4 +1,4 @@
-/** Span of a client's call: `tools/call NAME`, in the client's trace if the client sends it. */
+/** Span of a client's call: `tools/call NAME`, within the client's trace if the client sends a trace context. */
 import type * as McpSchema from "effect/ai/McpSchema"
 import * as Effect from "effect/Effect"
 import * as Headers from "effect/http/Headers"
@@ -8,7 +8,7 @@ import type * as Tracer from "effect/Tracer"
 import { names } from "../../internal/telemetry.ts"
 import * as Caller from "./caller.ts"
 
-/** Returns the client's span, if named by the rules of the `traceparent` header. */
+/** Returns the client's span, if the request's `traceparent` is valid. */
 const parentOf = ({ requestMetadata }: McpSchema.McpRequestContext["Service"]): Tracer.ExternalSpan | undefined => {
   const { traceparent } = { ...requestMetadata } as { readonly traceparent?: unknown }
   return typeof traceparent === "string"

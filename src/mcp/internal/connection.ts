@@ -49,10 +49,10 @@ const attempts = 5
 
 const later = { schedule: Schedule.exponential("200 millis"), times: attempts - 1 }
 
-/** Consecutive lists a server may declare changed during listing. */
+/** Maximum number of lists in a row, each declared changed before it arrived. */
 const mostLists = 5
 
-/** Maximum number of remembered tool names. Tools beyond the limit are never trusted. */
+/** Maximum number of remembered tool names. Tools beyond the limit are trusted only by a given hash. */
 const mostNames = 10_000
 
 /** Time limit for closing, in milliseconds. By then a process refusing to exit has been killed. */
@@ -212,7 +212,7 @@ export class Connection {
     )
   })
 
-  /** Charges a server question to a running call. With none running, the server gets no answer. */
+  /** Charges a server question to a running call. If no running call has questions left, the question is declined. */
   private takeQuestion(): Asked | undefined {
     for (const asked of this.underWay) {
       if (asked.left <= 0) continue

@@ -67,8 +67,8 @@ const forbidden = Refusals.forbidden("forbidden", "This is not allowed.")
 const notFound = HttpServerResponse.empty({ status: 404 })
 
 /**
- * Answers a legacy client where no legacy support exists. Clients recognize the code: the request lacks the revision
- * header.
+ * Answers a legacy client of a server without legacy sessions. Clients recognize the code, which stands for a missing
+ * revision header.
  */
 const modernOnly = (id: unknown): Response =>
   HttpServerResponse.jsonUnsafe({
@@ -76,7 +76,7 @@ const modernOnly = (id: unknown): Response =>
     id: typeof id === "string" || typeof id === "number" ? id : null,
     error: {
       code: -32020,
-      message: "This server has no sessions: it speaks the revision 2026-07-28 alone. Make the client of the SDK with "
+      message: "This server has no sessions: it supports only protocol revision 2026-07-28. Make the SDK's client with "
         + `versionNegotiation: { mode: "auto" }, or the server with legacy: true.`
     }
   }, { status: 400 })
@@ -218,7 +218,8 @@ export class Gate {
   }
 
   /**
-   * Authorizes a message: a call is a write, an answer needs its call's permission, and everything else reads the list.
+   * Authorizes a message: a call is a write, an answer needs permission for every question waiting in its session, and
+   * everything else reads the list.
    */
   private grantOf(
     request: Request,

@@ -87,7 +87,7 @@ export interface HttpServer {
 export interface Hints {
   /**
    * Required `hash`, as given in the tool's `metadata.mcp.hash`: SHA-256 over name, title, description, schemas,
-   * annotations and `execution`. By default the tool must be unchanged since this process first saw it.
+   * annotations and `execution`. By default the tool must be unchanged since the layer first saw it.
    */
   readonly hash?: string
   /** `true` if it changes nothing: it may start before the reply has ended. `false` by default. */
@@ -115,7 +115,7 @@ export interface Facts {
   readonly name: string
   /** Hash over everything models and people read, and everything its trust depends on. */
   readonly hash: string
-  /** `true` if it differs from the tool this process first saw under the same name. */
+  /** `true` if it differs from the tool the layer first saw under the same name. */
   readonly isChanged: boolean
   /** `true` if its hints are trusted. */
   readonly isTrusted: boolean
@@ -212,17 +212,17 @@ export interface Options {
    * Tools with trusted hints. `"annotations"` trusts all the server's annotations; a record names tools, each with
    * `"annotations"` or your own hints. Names are the server's, without `prefix`. None by default.
    *
-   * Trust applies to a tool as this process first saw it, or to the given `hash`. A tool removed from the list and
-   * listed again is trusted as before. Naming a tool the server does not list on its first connection fails with
-   * {@link McpUnavailable}, unless you give a `hash`: use it for tools listed later.
+   * Trust applies to a tool as the layer first saw it, or to the given `hash`. A tool removed from the list and listed
+   * again is trusted as before. Naming a tool the server does not list on its first connection fails with {@link
+   * McpUnavailable}, unless you give a `hash`: use it for tools listed later.
    */
   readonly trust?: "annotations" | { readonly [tool: string]: "annotations" | Hints }
   /**
    * Calls waiting for approval. `"destructive"` by default.
    *
-   * - `"destructive"`: calls to tools that may destroy something. This includes every untrusted tool, and every tool
-   *   whose server only denies destruction: trusted annotations must contain `readOnlyHint`, your own hints
-   *   `readOnly: true` or `destructive: false`.
+   * - `"destructive"`: calls to tools that may destroy something. This includes every untrusted tool. A call needs no
+   *   approval if trusted annotations contain `readOnlyHint`, or your own hints `readOnly: true` or `destructive:
+   *   false`. `destructiveHint: false` alone is not enough.
    * - `"all"`: all calls.
    * - `"none"`: only calls to changed tools.
    * - A function: calls for which it returns `true`.
@@ -241,8 +241,8 @@ export interface Options {
   readonly roots?: ReadonlyArray<Root>
   /**
    * Answers the server's requests for a model answer; the program chooses and pays for the model. A failure declines.
-   * The server may ask only during a call, ten times together with its other questions. Without this option it may not
-   * ask.
+   * The server may ask only during a call, at most ten times per call together with its other questions. Without this
+   * option it may not ask.
    */
   readonly onSample?: (sampling: Sampling) => Effect.Effect<Sampled, unknown>
   /**
@@ -277,7 +277,6 @@ const root = Values.required(
   ["uri"]
 )
 
-/** Options for a server's tools. */
 const knownOptions = {
   prefix: Values.text,
   trust: Values.described(

@@ -68,7 +68,10 @@ const object = (properties: Json.JsonObject, required: ReadonlyArray<unknown>): 
   required
 })
 
-/** Returns a question's form: from its schema if flat, otherwise a single text field. */
+/**
+ * Returns a question's form: the fields of a flat object schema, otherwise a single field of the schema's primitive
+ * type, or for text.
+ */
 export const formOf = (
   message: string,
   opts: ReadonlyArray<unknown> = [],
@@ -95,7 +98,7 @@ const shown = (args: unknown): string => {
   return json.length > longestArguments ? `${json.slice(0, longestArguments)}…` : json
 }
 
-/** Returns the form to allow a call. It shows the arguments if known. */
+/** Returns the form to allow a call. Without a given question it asks its own, showing the arguments if known. */
 export const approvalOf = (name: string, args: unknown, question?: string): Form => ({
   message: question ?? `Allow ${name}${args === undefined ? "" : ` with ${shown(args)}`}?`,
   requestedSchema: object({ approve: { type: "boolean", title: "Allow this call" } }, ["approve"]),

@@ -76,7 +76,7 @@ const isSaid = ({ content, structured }: Response): boolean =>
 const allOf = (result: Response, notes: ReadonlyArray<string>): ReadonlyArray<Message.Part> => {
   const misfit = result.misfit === undefined
     ? []
-    : [`[the result is not as the server describes it: ${cut(result.misfit)}]`]
+    : [`[the result violates the tool's output schema: ${cut(result.misfit)}]`]
   const structured = isSaid(result) ? [] : [Json.render(result.structured)]
   return partsOf(result.content, [...structured, ...misfit, ...notes])
 }
@@ -86,8 +86,8 @@ export const wordsOf = (result: Response, notes: ReadonlyArray<string> = []): st
   Media.textWith(allOf(result, notes), () => false) || "The tool failed, and did not say why."
 
 /**
- * Returns a result's value: valid structured content, a text, or parts if media exist. Texts repeating valid structured
- * content are dropped.
+ * Returns a result's value: valid structured content, a text, or parts if media exist. Valid structured content
+ * replaces the result's texts, unless there are notes.
  */
 export const valueOf = (result: Response, notes: ReadonlyArray<string>): unknown => {
   const { content, misfit, structured } = result

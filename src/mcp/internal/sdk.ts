@@ -1,7 +1,7 @@
 /**
- * Wraps the official SDK's client, imported when the first connection opens. The SDK's timeouts are disabled, since the
- * run controls time. A message over the limit ends the connection: over stdio by the SDK's own buffer, over HTTP by
- * counting incoming bytes.
+ * Wraps the official SDK's client, imported when the first connection opens. The SDK's timeout for calls is disabled,
+ * since the run controls time. A message over the limit ends the connection: over stdio by the SDK's own buffer, over
+ * HTTP by counting incoming bytes.
  */
 import type * as Sdk from "@modelcontextprotocol/client"
 import type * as SdkStdio from "@modelcontextprotocol/client/stdio"
@@ -36,7 +36,7 @@ const never = 2 ** 31 - 1
 /** Time limit for the server's handshake, and for listing its tools, in milliseconds. */
 const openingMillis = 120_000
 
-/** Time limit for the server to state its protocol. A silent server gets the older protocol. */
+/** Time limit for the server to state its protocol, in milliseconds. A silent server gets the older protocol. */
 const probeMillis = 20_000
 
 /** Shortest and longest delay before reopening a stream, in milliseconds, whatever the server asks for. */
@@ -62,8 +62,8 @@ const shown = (text: string): string => Json.beginningWithoutSecrets(text, false
 const shortestSecret = 6
 
 /**
- * Returns a function hiding the server's headers or variables in a text, then cutting the text. At the end of a longer
- * text it also hides a partial secret.
+ * Returns a function hiding the server's headers or variables in a text, then cutting the text. `isEnd` marks the end
+ * of a longer text. A secret cut off at either side is hidden too.
  */
 const hiding = (server: Stdio | Http): (text: string, isEnd?: boolean) => string => {
   const given = "command" in server ? server.env : server.headers
@@ -88,8 +88,8 @@ const unreadableCodes: ReadonlySet<unknown> = new Set([
 const unreadableNames: ReadonlySet<unknown> = new Set(["SyntaxError", "ZodError", "$ZodError"])
 
 /**
- * Returns the fate of a request, by its HTTP error. A server that forgot the session answers 404. A failing server, or
- * a proxy before it, may have run the call.
+ * Returns the fate of a request, by its HTTP error. A server that forgot the session answers 404. After a server error,
+ * possibly a proxy's, the server may have run the call.
  */
 const overHttp = ({ cause, code, name, status }: Json.JsonObject): "lost" | "unsent" | "unanswered" | undefined => {
   if (status === 404) return "unsent"
@@ -387,7 +387,7 @@ const answered = (transport: Sdk.Transport): void => {
       const end = () => {
         const ended = new Backend.Failure({
           reason: "unanswered",
-          message: "the answer of the server ended without a result"
+          message: "the server's answer ended without a result"
         })
         transport.onmessage?.({
           jsonrpc: "2.0",
@@ -398,7 +398,7 @@ const answered = (transport: Sdk.Transport): void => {
       let isStream = false
       const sent = send(message, {
         ...options,
-        // The transport reads this member for a streamed response, read after the request was sent.
+        // The transport reads this member only if the response is a stream.
         get onRequestStreamEnd() {
           isStream = true
           return end
@@ -472,7 +472,7 @@ const unreadableOf = (sdk: typeof Sdk, tool: unknown): Backend.LeftOut | undefin
       `its definition has more than ${longestDefinition} characters, or is nested deeper than ${deepestDefinition}`
     return { name, reason }
   }
-  return sdk.isSpecType.Tool(tool) ? undefined : { name, reason: "its definition is not that of a tool" }
+  return sdk.isSpecType.Tool(tool) ? undefined : { name, reason: "its definition is not a valid tool" }
 }
 
 const listedOf = (tool: Sdk.Tool): Backend.Listed => ({
@@ -527,7 +527,7 @@ const fitted = (response: Backend.Response, schema: unknown): Effect.Effect<Back
     })
   })
 
-/** Returns a content block, also if a server sends plain text. */
+/** Returns a content block. Plain text from a server becomes a text block. */
 const blockOf = (block: unknown): ReadonlyArray<Json.JsonObject> => {
   if (Json.isObject(block)) return [block]
   return typeof block === "string" ? [{ type: "text", text: block }] : []

@@ -11,10 +11,10 @@ import { default as node } from "node:process"
 /** Time for a process to exit after its input ended, in milliseconds. Then it receives a signal. */
 const leavingMillis = 300
 
-/** Time to exit after the signal. Then it is killed. */
+/** Time for a process to exit after the signal, in milliseconds. Then it is killed. */
 const dyingMillis = 2_000
 
-/** Time to read a process's last output, even if others hold the output open. */
+/** Time to read an exited process's last output, in milliseconds: its child processes may hold the output open. */
 const drainingMillis = 1_000
 
 /** Processes started by this process and still running. */
@@ -61,8 +61,8 @@ const childOf = (transport: unknown): ChildProcess | undefined =>
   (transport as { readonly _process?: ChildProcess })._process
 
 /**
- * Makes a transport to a process. As a subclass it negotiates the protocol with the serving process instead of starting
- * a second process.
+ * Makes a transport to a process. The SDK negotiates the protocol through a second process for its own transport class,
+ * but through the serving process for a subclass.
  */
 export const make = (
   { StdioClientTransport }: typeof SdkStdio,

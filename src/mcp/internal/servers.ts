@@ -101,7 +101,7 @@ export const offers = Effect.gen(function*() {
       ...candidates.filter((candidate) => !names.has(candidate)).map(({ offer, server }) => ({
         server: server.name,
         name: offer.own,
-        reason: "the names that it could have are those of other tools"
+        reason: "other tools already have every name it could get"
       }))
     ]
   }

@@ -124,19 +124,21 @@ export const guarded = (stdio: Stdio.Stdio, listing: (text: string) => string): 
   /** Methods of running requests, by id. */
   const underWay = new Map<string | number, string>()
 
-  /** Returns the answer to a rejected line. */
+  /** Returns the error answer to a rejected line, or `undefined` for an accepted line. */
   const refused = ({ bytes, scan }: Line): string | undefined => {
-    if (bytes === undefined) return problem(scan.id, -32600, `a message may have ${longest} bytes`)
-    if (scan.deepest > deepest) return problem(scan.id, -32600, `a message may nest ${deepest} levels deep`)
+    if (bytes === undefined) return problem(scan.id, -32600, `a message must not exceed ${longest} bytes`)
+    if (scan.deepest > deepest) return problem(scan.id, -32600, `a message must not nest deeper than ${deepest} levels`)
     const message = Result.getOrUndefined(Json.parse(new TextDecoder().decode(bytes)))
     if (message === undefined) return problem(scan.id, -32700, "the message is not valid JSON")
-    if (typeof message !== "object" || message === null) return problem(null, -32600, "a message is an object")
+    if (typeof message !== "object" || message === null) return problem(null, -32600, "a message must be an object")
     const { id, method, params } = message as Json.JsonObject
     if (method === "notifications/cancelled" && Json.isObject(params) && isId(params["requestId"])) {
       underWay.delete(params["requestId"])
     }
     if (!isId(id) || typeof method !== "string") return undefined
-    if (underWay.has(id)) return problem(id, -32600, "the id is that of a request under way")
+    if (underWay.has(id)) {
+      return problem(id, -32600, "the id belongs to a running request; give each request its own id")
+    }
     underWay.set(id, method)
     return undefined
   }

@@ -1,6 +1,6 @@
 /**
- * Serves one tool call. It runs as in a run, with its tool's gates, timeouts and encoding, and its questions go to the
- * client's user.
+ * Serves one tool call. It runs as in a Heddle run, with its tool's gates, timeouts and encoding. Its questions go to
+ * the client's user.
  */
 import * as McpSchema from "effect/ai/McpSchema"
 import * as Cause from "effect/Cause"
@@ -56,7 +56,7 @@ const resultOf = (
   return Json.isObject(parsed) ? McpSchema.CallToolResult.make({ ...text, structuredContent: parsed }) : text
 }
 
-/** Returns the result of a call the user answered. */
+/** Returns the result of a call whose answer is the user's. */
 const answerResult = (value: unknown): McpSchema.CallToolResult =>
   resultOf(typeof value === "string" ? value : JSON.stringify(value) ?? "", { isError: false, value })
 
@@ -71,7 +71,7 @@ interface Waiting {
   readonly resume?: ToolOutcomes.Resume
 }
 
-/** An attempt after an answer. */
+/** An attempt to run the call: the first, or another after an answer. */
 interface Attempt {
   readonly id: string
   readonly isApproved: boolean
@@ -169,11 +169,12 @@ export interface Calls {
   readonly memory: RequestState.Memory<Kept>
 }
 
-/** Time a call waits in memory for its client. */
+/** Validity of a waiting call's state text, in milliseconds. */
 const patience = 600_000
 
 export const invalidState = new McpSchema.InvalidParams({
-  message: "requestState is of another call, was used before, or has expired. Make the call again without it."
+  message:
+    "requestState belongs to another call, was already used, or has expired. Repeat the call without requestState."
 })
 
 /** Serves a tool call to the requesting client. */

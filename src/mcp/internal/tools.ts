@@ -182,13 +182,13 @@ const make = (
     handler: (args: Json.JsonObject, call: Tool.CallContext) =>
       run(new Call(connection, settings, known, idempotent, args, call), check)
   }) as unknown as McpTool
-  // The model reads only the failure's words.
+  // The model reads only the failure's text.
   return { ...tool, encodeFailure: ({ text }: McpToolFailed) => Effect.succeed(text) } as McpTool
 }
 
 const changed =
-  "the tool is another one than the one that the run began with: its name is the same, and its title, its "
-  + "description, its parameters or its hints are not"
+  "the tool has changed since the run began: it has the same name, but a different title, description, parameters or "
+  + "hints"
 
 /** A tool changed or disappeared. */
 class Changed extends Error {}
@@ -217,7 +217,9 @@ const mostQuestions = 10
 /** Maximum number of declined questions reported to the model. */
 const mostNotes = 10
 
-/** Maximum number of resends of an idempotent call after its connection was lost. */
+/**
+ * Maximum number of resends: of a call the server never received, and of an idempotent call without a readable answer.
+ */
 const mostRepeats = 2
 
 class Call {
@@ -311,7 +313,10 @@ const run = (it: Call, check: Effect.Effect<void, Changed>): Effect.Effect<unkno
           continue
         }
         const known = asked?._tag === "Sampling" ? yield* sampled(it, asked) : asked?.response
-        responses = { ...responses, [key]: known ?? it.decline({ message: key }, "it is not answered") }
+        responses = {
+          ...responses,
+          [key]: known ?? it.decline({ message: key }, "this client does not answer such requests")
+        }
       }
     }
     const text = `the server asked more than ${mostRounds} times`
@@ -331,7 +336,7 @@ type Sent = Backend.Response | { readonly _tag: "Outcome"; readonly outcome: unk
 const isUnknown = (error: Backend.Failure | Changed): boolean =>
   error instanceof Backend.Failure && (error.reason === "lost" || error.reason === "unanswered")
 
-/** Sends a call, repeating it if the connection is lost and repetition is safe. */
+/** Sends a call, and repeats a failed call if repetition is safe. */
 const sent = (
   it: Call,
   request: Backend.Request,
@@ -345,15 +350,20 @@ const sent = (
     const left = [...given]
     const asked: Connection.Asked = {
       left: mostQuestions,
-      declined: (elicitation) => void it.decline(elicitation, "several calls were under way, and it may be about any"),
+      declined: (elicitation) =>
+        void it.decline(elicitation, "several calls were running, and the question may concern any of them"),
       elicit: Effect.fnUntraced(function*(elicitation) {
         const known = left.findIndex((other) => Json.isSame(other.asked, elicitation))
         const [answer] = known < 0 ? [] : left.splice(known, 1)
         if (answer !== undefined) return answer.elicited
         if (settings.elicit !== undefined) return yield* settings.elicit(elicitation)
-        if (!isIdempotent) return it.decline(elicitation, "it holds the call open, which cannot wait for the user")
+        if (!isIdempotent) {
+          return it.decline(elicitation, "the server holds the call open, which cannot wait for the user")
+        }
         const question = Results.questionOf(connection.server, elicitation, { given, asked: elicitation })
-        if (question === undefined) return it.decline(elicitation, "no answer to it could be checked")
+        if (question === undefined) {
+          return it.decline(elicitation, "no answer to it could be checked")
+        }
         Deferred.doneUnsafe(held, Exit.succeed(question))
         return { action: "cancel" }
       })
@@ -388,7 +398,7 @@ const sent = (
         return failed(
           it.error(
             "unknown_effect",
-            `the server may have run the call, and gave no answer to it that can be read: ${message}`
+            `the server may have run the call, but gave no readable answer: ${message}`
           )
         )
       }
@@ -398,7 +408,7 @@ const sent = (
     })
   })
 
-/** Adds call facts to the current span, if any. */
+/** Adds call facts to the call's span, if any. */
 const annotated = ({ connection, known }: Call): Effect.Effect<void> =>
   annotateCall({
     [names.mcpMethod]: "tools/call",

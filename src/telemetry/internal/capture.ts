@@ -25,7 +25,7 @@ const redacted = (text: string, { redact }: Writing): string => {
   try {
     const shown: unknown = redact(text)
     if (typeof shown === "string") return shown
-    // A later rejection of the promise would end the process.
+    // An async `redact` may reject later, which would end the process.
     void Promise.resolve(shown).catch(() => undefined)
     return failed
   } catch {
@@ -51,7 +51,7 @@ const withTexts = (json: unknown, change: (text: string) => string): unknown => 
   return Object.fromEntries(Object.entries(json).map(([key, member]) => [change(key), withTexts(member, change)]))
 }
 
-/** Returns a value as JSON with redacted texts and numbers. Too long a value becomes a text, and is cut. */
+/** Returns a value as JSON with redacted texts and numbers. A value too long becomes a cut text. */
 const valueOf = (value: unknown, writing: Writing): unknown => {
   const json = withTexts(Json.toJson(value), (text) => redacted(text, writing))
   const text = typeof json === "string" ? json : JSON.stringify(json) ?? "null"

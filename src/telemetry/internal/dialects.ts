@@ -87,9 +87,9 @@ const openInference = (
 const writers: Readonly<Record<Dialect, typeof langfuse>> = { langfuse, openinference: openInference }
 
 /**
- * Returns `true` if a viewer adds up the usage of all spans in a trace, including the run's span, which already sums
- * its model calls. Langfuse did so until July 2026 (https://github.com/langfuse/langfuse/pull/14808). A viewer reading
- * OpenInference counts model call tokens, and others add up whatever has usage
+ * Returns `true` if a viewer may add up the usage of all spans in a trace. The run's span already sums its model calls,
+ * so they would count twice. Every dialect has such viewers: Langfuse before July 2026
+ * (https://github.com/langfuse/langfuse/pull/14808), and some readers of OpenInference
  * (https://github.com/strands-agents/harness-sdk/issues/3602).
  */
 export const addsUp = (chosen: ReadonlyArray<Dialect>): boolean => chosen.length > 0

@@ -64,7 +64,7 @@ const histograms = {
   tool: { ...seconds, name: "gen_ai.execute_tool.duration", description: "Duration of a tool call" }
 } as const satisfies Readonly<Record<string, Histogram>>
 
-/** Number of values a metric attribute may have. A registry keeps them all for its lifetime. */
+/** Maximum number of values per metric attribute. A registry keeps every value for its lifetime. */
 const mostValues = 100
 
 /** Attribute values known to a registry, by name. */
