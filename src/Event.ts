@@ -826,8 +826,8 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
     /** Arguments for the handler: as sent by the model, or as changed by an approval. */
     arguments: Schema.Record(Schema.String, Json.Opaque),
     /**
-     * Number of the starting attempt; with `replayed`, the last attempt started before. Absent for the first.
-     * Further attempts by the tool's `retry` have no event.
+     * Number of the starting attempt; with `replayed`, the last attempt started before. Absent for the first. An
+     * attempt that starts after a resume has its own event. Further attempts by the tool's `retry` have none.
      */
     attempt: Schema.optionalKey(Schema.Int),
     /**

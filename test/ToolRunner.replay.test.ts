@@ -88,6 +88,7 @@ describe("calls of which it is not known whether they had their effect", () => {
         assert.deepStrictEqual(calls, [{ idempotencyKey: "r0:3:0:a", attempt: 2 }])
         assert.deepStrictEqual(events, [
           { _tag: "ToolExecutionStarted", id: "a", name: "charge", arguments: { amount: "5" }, replayed: true },
+          { _tag: "ToolExecutionStarted", id: "a", name: "charge", arguments: { amount: "5" }, attempt: 2 },
           { _tag: "ToolExecutionCompleted", id: "a", name: "charge", result: { _tag: "Ok", value: { charged: 5 } } },
           { _tag: "ToolResultEncoded", id: "a", content: "{\"charged\":5}" }
         ])

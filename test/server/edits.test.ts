@@ -45,6 +45,8 @@ const readers = (publish: Event.PublicOptions["publish"]) =>
       return {
         tools,
         onEvent: (event: Event.Event) => {
+          // A server leaves these out: its readers have them.
+          if ("replayed" in event && event.replayed === true) return
           const shown = Event.toPublic(event, { calls, ...(publish === undefined ? {} : { publish }) })
           if (shown !== undefined) events.push(...told(shown))
         }

@@ -242,7 +242,7 @@ export class Batch<E> implements Host<E>, Stoppable {
     // A call cancelled by the end of the run no longer waits.
     if (job._tag === "Cancel" && answer === undefined) return false
     if (waits?._tag !== "ToolApprovalRequested") {
-      this.events.started(index, RunJournal.startOf(call, known, this.policy))
+      this.events.started(index, RunJournal.startBefore(call, known, this.policy))
     }
     if (waits !== undefined && waits._tag !== "AskUserRequested") {
       this.entryOf(job).waiting = waits

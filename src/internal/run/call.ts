@@ -302,9 +302,10 @@ export class Call<E> implements Task, Handler {
   }
 
   private handled(): Effect.Effect<void, E, any> {
-    const { host, job: { call, index } } = this
+    const { host: { environment: { settings: { policy } }, events }, job: { call, index }, replayed } = this
     this.enter("running")
-    host.events.started(index, RunJournal.startOf(call, this.replayed, host.environment.settings.policy, this.waited))
+    if (replayed?.hasStarted === true) events.started(index, RunJournal.startBefore(call, replayed, policy))
+    else events.started(index, RunJournal.startOf(call, this.context.attempt, policy, this.waited))
     return Effect.matchCauseEffect(this.execution, {
       onSuccess: (outcome) => this.came(outcome),
       onFailure: (cause) => this.came(crashed(this.job.call, cause))
@@ -371,8 +372,9 @@ export class Call<E> implements Task, Handler {
       journal === undefined
         ? (job, context) => once(job, context, executor)
         : (job, context) => {
-          const waited = context.attempt === this.context.attempt ? this.waited : undefined
-          return begun(job, context, executor, journal, this.inner ?? cancellation, false, waited)
+          const stop = this.inner ?? cancellation
+          if (context.attempt !== this.context.attempt) return begun(job, context, executor, journal, stop)
+          return begun(job, context, executor, journal, stop, this.waited, () => this.startedAgain())
         },
       this.inner,
       (error, attempt) => this.mayTryAgain(error, attempt),
@@ -383,6 +385,13 @@ export class Call<E> implements Task, Handler {
     )
     const span = this.span = this.host.spanOf(this.job, this.context.attempt)
     return span === undefined ? execution : span.over(execution)
+  }
+
+  /** Reports the first attempt since the run was resumed, of a call started before. */
+  private startedAgain(): void {
+    const { context: { attempt }, host, job: { call, index } } = this
+    if (this.replayed?.hasStarted !== true || this.phase !== "running" || host.isOver) return
+    host.events.started(index, RunJournal.startOf(call, attempt, host.environment.settings.policy, this.waited))
   }
 
   /**
@@ -923,24 +932,29 @@ const once = (
   return Effect.succeed(error === undefined ? given : { _tag: "Error", error })
 }
 
-/** Runs one attempt once its start is in the journal. `isResolved`: the tool has decided to restart the call. */
+/**
+ * Runs one attempt once its start is in the journal, and calls `started` first. `isResolved`: the tool has decided to
+ * restart the call.
+ */
 const begun = (
   job: Plan.Run,
   context: Tool.CallContext,
   executor: Executor.Service,
   journal: RunJournal.Journal,
   stop: Cancellation.Cancellation | undefined,
-  isResolved: boolean,
-  waited?: ReadonlyArray<Waited>
+  waited?: ReadonlyArray<Waited>,
+  started?: () => void,
+  isResolved = false
 ): Effect.Effect<unknown, never, any> =>
   Effect.flatMapEager(
     journal.starts(context, job.tool, isResolved, waited),
     (begin): Effect.Effect<unknown, never, any> => {
       switch (begin._tag) {
         case "Start":
+          started?.()
           return begin.handler(ToolOptions.attempt(() => once(job, context, executor)))
         case "Resolve": {
-          const again = Effect.suspend(() => begun(job, context, executor, journal, stop, true, waited))
+          const again = Effect.suspend(() => begun(job, context, executor, journal, stop, waited, started, true))
           return RunJournal.resolveUnknown(
             job.tool,
             job.args,

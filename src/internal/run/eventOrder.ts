@@ -3,7 +3,7 @@
  * at once; results are shown as they come, or in call order. With grouped events, a call's start and progress are held
  * back until its result is shown.
  *
- * Unread events are bounded: a call adds at most four events besides its progress, and after 16 unread progress events
+ * Unread events are bounded: a call adds at most five events besides its progress, and after 16 unread progress events
  * the latest replaces the previous. Adding an event never waits, so a slow reader delays no call, and never runs the
  * reader, which continues in its own scheduler turn: events added together are read together. An Effect `Queue` instead
  * of the array could not replace a queued event.
@@ -57,7 +57,7 @@ export class EventOrder<E> {
     else this.begun.set(index, [event])
   }
 
-  /** Adds the start of a call's handler. */
+  /** Adds a start of a call's handler. */
   started(index: number, event: Event.Event): void {
     this.moved?.()
     if (this.begun === undefined) this.show([event])

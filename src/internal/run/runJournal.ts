@@ -289,10 +289,10 @@ export const recalled = ({ attempt, idempotencyKey, resumed }: Replayed) => ({
   attempt: attempt + 1
 })
 
-/** Returns the start event of a call, even if it had started before its run was resumed. */
+/** Returns the event of a starting attempt. `waited` has the waits before the call's first attempt. */
 export const startOf = (
   { arguments: args, id, name }: Message.ToolCall,
-  known: Replayed | undefined,
+  attempt: number,
   { callFacts }: Pick<Policy.Policy, "callFacts">,
   waited?: ReadonlyArray<Waited>
 ): Event.Of<"ToolExecutionStarted"> => {
@@ -303,11 +303,16 @@ export const startOf = (
     arguments: args ?? {}
   }
   if (waited !== undefined && callFacts === "told") event.waited = waited
-  if (known?.hasStarted !== true) return event
-  if (known.attempt > 1 && callFacts === "told") event.attempt = known.attempt
-  event.replayed = true
+  if (attempt > 1 && callFacts === "told") event.attempt = attempt
   return event
 }
+
+/** Returns the event repeating a call's last start from before its run was resumed. A new attempt has its own start. */
+export const startBefore = (
+  call: Message.ToolCall,
+  { attempt }: Replayed,
+  policy: Pick<Policy.Policy, "callFacts">
+): Event.Of<"ToolExecutionStarted"> => ({ ...startOf(call, attempt, policy), replayed: true })
 
 // Calls with an unknown effect.
 

@@ -73,6 +73,8 @@ const isSettlement = (event: Event.Event): event is Event.Of<"ToolResultEncoded"
 interface Call {
   isQueued: boolean
   isStarted: boolean
+  /** `true` if it started in this run, rather than only before the run was resumed. */
+  isStartedHere: boolean
   result: Event.Of<"ToolExecutionCompleted">["result"] | undefined
   isAnswered: boolean
   /** `true` if it asked a question not yet settled. */
@@ -82,6 +84,7 @@ interface Call {
 const untouched = (): Call => ({
   isQueued: false,
   isStarted: false,
+  isStartedHere: false,
   result: undefined,
   isAnswered: false,
   isOpen: false
@@ -112,7 +115,7 @@ const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "messa
   if (event._tag === "ToolQueued" && call.isStarted) {
     return { law: "order", message: `call "${id}" is queued after its start` }
   }
-  if (event._tag === "ToolExecutionStarted" && call.isStarted) {
+  if (event._tag === "ToolExecutionStarted" && (event.replayed === true ? call.isStarted : call.isStartedHere)) {
     return { law: "starts", message: `call "${id}" started twice` }
   }
   if (isTail(event) && call.isAnswered) return { law: "answers", message: `call "${id}" is answered twice` }
@@ -138,7 +141,10 @@ const misplaced = (call: Call, event: ToolEvent): Pick<Violation, "law" | "messa
 
 const advance = (call: Call, event: ToolEvent): void => {
   if (event._tag === "ToolQueued") call.isQueued = true
-  if (event._tag === "ToolExecutionStarted") call.isStarted = true
+  if (event._tag === "ToolExecutionStarted") {
+    call.isStarted = true
+    call.isStartedHere ||= event.replayed !== true
+  }
   if (event._tag === "ToolExecutionCompleted") call.result = event.result
   if (isTail(event)) {
     call.isAnswered = true
