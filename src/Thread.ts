@@ -69,7 +69,7 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
 export class ValidationError extends Schema.TaggedError<ValidationError>("heddle/Thread/ValidationError")(
   "ValidationError",
   {
-    /** Kind of unusable input: the conversation, a request option, or the start of a session. */
+    /** Kind of unusable input: the conversation, a request option, or a session's start. */
     reason: Schema.Literals(["invalid_thread", "invalid_request", "invalid_session_input"]),
     /** Every issue, not only the first. */
     errors: Schema.Array(Issue)

@@ -102,7 +102,7 @@ export interface Options<
    * received the request.
    */
   readonly onStop?: (id: string, stop: Journal.StopRequested) => Effect.Effect<void, never, RPublish>
-  /** Receives the result of each run that ended or waits for an answer. The worker waits for the effect. */
+  /** Receives each run's result when the run ends or waits for an answer. The worker waits for the effect. */
   readonly onEnd?: (id: string, result: Event.ChatResult) => Effect.Effect<void, never, RPublish>
   /**
    * Receives the error of a run ended because it cannot succeed: the run's own error, or the `ResumeError` `too_old` or

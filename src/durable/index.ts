@@ -1,4 +1,4 @@
-/** Records and resumes runs of a program that calls `Chat` itself. */
+/** Records and resumes a program's own calls to `Chat`. */
 export * as Durable from "./Durable.ts"
 
 /** Continues sessions after a crash, on any number of processes over one store. */

@@ -472,7 +472,7 @@ export class Run {
   }
 
   /**
-   * Reads the events of a session's run under its span: events of calls from an earlier turn, and of the run itself.
+   * Reads the events of a session's run under its span, for calls from an earlier turn and the run itself.
    */
   reading<A, E, R>(events: Stream.Stream<A, E, R>): Stream.Stream<A, E, R> {
     const { span } = this.operation

@@ -98,7 +98,7 @@ export interface Violation {
  * @category models
  */
 export interface Report {
-  /** Number of points at which the run can be stopped. */
+  /** Number of points where the run can be stopped. */
   readonly points: number
   /** Number of runs. */
   readonly attempts: number

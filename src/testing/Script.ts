@@ -66,7 +66,7 @@ export interface Scripted {
   readonly layer: Layer.Layer<Adapter.Adapter>
   /** Number of opened calls, including failed calls. */
   readonly opens: Effect.Effect<number>
-  /** Number of opened streams that have ended, by themselves or because their reader left. */
+  /** Number of ended streams: they ended by themselves, or their reader left. */
   readonly cleanups: Effect.Effect<number>
   /** Requests, one per open. */
   readonly requests: Effect.Effect<ReadonlyArray<Adapter.Request>>

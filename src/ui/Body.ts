@@ -106,7 +106,7 @@ export interface Retry {
   readonly message?: Say
   /** Number of reply steps the client received. The last step may be incomplete. */
   readonly steps: number
-  /** `true` for `regenerate()`, which requests another reply in place of a whole reply. */
+  /** `true` for `regenerate()`: the client wants a whole reply replaced. */
   readonly isRegeneration: boolean
 }
 

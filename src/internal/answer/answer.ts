@@ -495,7 +495,7 @@ const warnOfCrash = (call: Call, error: unknown): Effect.Effect<void> =>
 export const warnOfGate = (gate: string, call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
   Cause.hasDies(cause) ? warned(gate, call, "denied", Cause.squash(cause), cause) : Effect.void
 
-/** Warns of a tool unable to look up the outcome of a call. */
+/** Warns if a tool cannot look up a call's outcome. */
 export const warnOfLookUp = (call: Call, cause: Cause.Cause<unknown>): Effect.Effect<void> =>
   warned("lookUp", call, "unknown_effect", Cause.squash(cause), cause)
 

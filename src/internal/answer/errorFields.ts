@@ -24,7 +24,7 @@ const isObject = (value: unknown): value is object => typeof value === "object" 
 
 const attempt = <A>(read: () => A): A | undefined => Result.getOrUndefined(Result.try(read))
 
-/** Reads a member, which may be a getter of foreign code. */
+/** Reads a member, perhaps through a foreign getter. */
 const member = (value: object, key: string): unknown => attempt(() => Reflect.get(value, key))
 
 const textOf = (value: object, key: string): string | undefined => {

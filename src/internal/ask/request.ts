@@ -152,7 +152,7 @@ export const RetryListener: Context.Reference<((retried: Retried) => void) | und
 
 /** Options for the model. */
 export interface ModelOptions {
-  /** Text sent before the messages of each request, but kept out of the thread. None by default. */
+  /** Text sent before each request's messages, but kept out of the thread. None by default. */
   readonly system?: string
   /** Model name. Defaults to `Policy.Defaults`, or else the adapter's. */
   readonly model?: string

@@ -301,7 +301,7 @@ export const isEndingRun = (outcome: Error): boolean => endMark in outcome
 /** The outcome of a call whose nested run waits. Callers' handlers never return it themselves. */
 export interface Suspended {
   readonly _tag: "Suspended"
-  /** Suspensions of the nested run, under the path of ids from the call's run. */
+  /** The nested run's suspensions, each under its id path from the call's run. */
   readonly suspensions: ReadonlyArray<{ readonly id: string }>
 }
 

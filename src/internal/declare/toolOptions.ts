@@ -31,7 +31,7 @@ const limit = Values.described(
   "{ key, permits }: a text or a function (args, call), and a whole number above 0"
 )
 
-/** Makes the kind of an option that a function may decide from the call's arguments. */
+/** Makes the kind for an option that may be a function of the call's arguments. */
 const byArguments = (kind: Values.Kind): Values.Kind =>
   Values.described(Values.either(kind, Values.fn), `${kind.right}, or a function of the arguments`)
 

@@ -264,7 +264,7 @@ interface Answered {
   readonly content?: string | ReadonlyArray<Json.JsonObject>
 }
 
-/** Fields of an event with a text or a piece of text. */
+/** Fields of an event with text, whole or in part. */
 interface OfText {
   /** The provider's block id, or `null`. */
   readonly id: string | null

@@ -212,7 +212,7 @@ const reset = (call: Begun): void => {
 const textOf = ({ again, text }: Begun): string => text + again
 
 /**
- * Returns the arguments of a call still open at the end of its reply. A call without any fragment has no arguments,
+ * Returns the arguments for a call still open when its reply ends. A call without any fragment has no arguments,
  * unless the reply was cut.
  */
 const atEnd = (text: string, isObserved: boolean, ending: Ending): Arguments => {

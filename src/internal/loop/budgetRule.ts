@@ -527,7 +527,7 @@ class Requested {
     return { calls: 1, inputTokens, outputTokens, money: money ?? 0 }
   }
 
-  /** Estimates a request's tokens: those of the last reply, plus those of later messages. */
+  /** Estimates a request's tokens: the last reply's tokens, plus later messages. */
   private estimated(ask: Ask, { steps, thread }: At): number {
     const { system = "", template: { tools }, view } = ask
     if (this.sizeOf?.tools !== tools) this.sizeOf = { tools, characters: JSON.stringify(tools).length }

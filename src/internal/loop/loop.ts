@@ -1192,7 +1192,7 @@ class Loop<E, R> implements Driver {
   }
 }
 
-/** Returns the outcome of a run ending with an error instead of being resumed. */
+/** Returns the outcome for a run ending with an error instead of being resumed. */
 const failedWith = (error: unknown): Pick<Event.ChatResult, "outcome" | "haltedReason"> => {
   const outcome: Event.Outcome = { _tag: "Failed", error }
   return { outcome, haltedReason: Outcomes.haltedReason(outcome) }

@@ -26,7 +26,7 @@ type NewRecords = ReadonlyArray<Records.Record>
 
 // Calls.
 
-/** Usage of a call's nested runs, and cost of its requests without a journal. */
+/** A call's nested usage, and the cost of its unjournaled requests. */
 export type Used = Pick<Records.CallEnded, "nestedSpent" | "nestedUsage">
 
 /** A call's answer, apart from the message in its last event. */

@@ -543,7 +543,7 @@ export class CallStarted extends Schema.Opaque<CallStarted>()(Schema.TaggedStruc
 })) {}
 
 /**
- * A failed attempt: of a call, with another granted by its tool's `retry`, or of the run, which can be resumed.
+ * A failed attempt: at a call, whose tool's `retry` grants another, or at the run, which can be resumed.
  *
  * @category schemas
  */
@@ -849,7 +849,7 @@ const canonical = (value: unknown, isLeftOut: (member: unknown) => boolean = () 
       : member)
 }
 
-/** Returns the hash of a value as JSON, independent of member order. */
+/** Hashes a value as JSON. Member order makes no difference. */
 export const hashOf = (value: unknown): string => hash(canonical(value))
 
 const encodeContent = Schema.encodeUnknownResult(Schema.toCodecJson(Message.Message.fields.content))

@@ -166,7 +166,7 @@ export const journalOf = (recording: Recording): RunJournal.Journal => {
   const isKept = writer.store !== undefined
   /** Nested usage of running calls. */
   const spent = new Map<string, Spendings.Spending>()
-  /** Returns the usage of a call that ends or waits, and the cost of its requests without a journal. */
+  /** Returns an ending or waiting call's nested usage, and the cost of its unjournaled requests. */
   const usedBy = (id: string): SessionEvents.Used => {
     const { total: nestedUsage = null, unkept: nestedSpent = Accounts.nothing } = spent.get(id) ?? {}
     return {

@@ -835,7 +835,7 @@ const notRun = (call: Call | undefined): string => {
   return call !== undefined && call.attempt > 0 ? "not tried again" : "not run"
 }
 
-/** Returns the answer of a call that will not run any more: its effect may be unknown. */
+/** Returns the answer for a call that will not run again: its effect may be unknown. */
 const withdrawn = (call: Call, detail: string): Message.Message => {
   const { toolCall } = call
   if (!isInDoubt(call)) return Answers.refused("cancelled", toolCall, `${notRun(call)}: ${detail}`)
@@ -1382,8 +1382,8 @@ const inRun = (state: State, run: Run, record: Records.Record): void => {
 }
 
 /**
- * Applies a record. The same records give the same state in every process. A record of an event in a run that is not
- * open changes only the fingerprint and the size.
+ * Applies a record. The same records give the same state in every process. An event record for a run not open
+ * changes only the fingerprint and the size.
  */
 export const apply = (state: State, record: Records.Record): void => {
   const text = Records.textOf(record)
@@ -1713,7 +1713,7 @@ const problemOfCall = (
   return attempt === call.attempt + 1 ? undefined : `${has} in attempt ${attempt}, after ${call.attempt}`
 }
 
-/** Endings of a run that may leave a turn without its `StepCompleted`. */
+/** Run endings that may leave a turn without its `StepCompleted`. */
 const broken: ReadonlySet<string> = new Set(["abandoned", "cancelled", "error"])
 
 /**

@@ -65,7 +65,7 @@ export class Cancellation {
   }
 }
 
-/** Returns an effect's result, or that of `otherwise` as soon as the request is made. */
+/** Returns an effect's result, or, once cancellation is requested, the result of `otherwise`. */
 export const orElse = <A, E, R>(
   effect: Effect.Effect<A, E, R>,
   cancellation: Cancellation | undefined,

@@ -134,8 +134,8 @@ export const enter = <E, R>(
 }
 
 /**
- * Passes soft stops on to the run from now on, and starts the caller's stopping effect. That effect runs in a fiber of
- * the run: the caller first makes sure that the scope stops the run's fibers.
+ * Passes soft stops on to the run from now on, and starts the caller's stopping effect. It runs in one of the run's
+ * fibers, so the caller first makes sure that the scope stops those.
  */
 export const listen = <R>(
   running: Running,

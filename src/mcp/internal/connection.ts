@@ -19,7 +19,7 @@ import * as Backend from "./backend.ts"
 export interface Known {
   readonly listed: Backend.Listed
   readonly hash: string
-  /** Hash of server and tool name, independent of the tool's definition. */
+  /** Hash of server and tool name, whatever the tool's definition. */
   readonly nameHash: string
 }
 

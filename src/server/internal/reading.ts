@@ -100,7 +100,7 @@ const quiet = "15 seconds"
 /** Interval between polls of the journal for a run elsewhere. */
 const poll = "1 second"
 
-/** Interval between polls of the journal if this process is about to write there. */
+/** Interval between journal polls when this process is about to write there. */
 const soon = "50 millis"
 
 /** Takes a journal event. */

@@ -1,4 +1,4 @@
-/** Checks that a run's result equals the fold of its stream, and that the stream has a run's frame. */
+/** Checks that a run's result equals its folded stream, and that the stream has a run's frame. */
 import * as Collector from "../../Collector.ts"
 import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"

@@ -213,7 +213,7 @@ const namingOf = ({ events, report: { exit } }: Attempted): Naming | undefined =
   return isResult(value) || isBatch ? value as Naming : undefined
 }
 
-/** Checks that the result names every abandoned handler, also handlers of nested runs. */
+/** Checks that the result names every abandoned handler, including those in nested runs. */
 const unnamed = (attempted: Attempted): Findings => {
   const naming = namingOf(attempted)
   const { abandoned, starts } = attempted.watch

@@ -1,6 +1,6 @@
 /**
- * Log of an attempt with killed processes: one file to which each process appends lines, so that everything before a
- * kill survives. `KillPoint` writes it, and `everyKill` reads it.
+ * Log of an attempt with killed processes. Each process appends lines to one file, so everything before a kill
+ * survives. `KillPoint` writes it, and `everyKill` reads it.
  */
 import type * as Journal from "../../Journal.ts"
 import * as Node from "./node.ts"
