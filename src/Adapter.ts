@@ -493,10 +493,10 @@ const asking = (
  * **Details**
  *
  * A reply has said something with its first text, reasoning or call. From then on a failure breaks the reply, as with
- * one adapter. Each candidate except the last is asked once, and waits at most 5 s for a server's pause. A run stays
- * with its current candidate, even after a crash; runs started by handlers begin with the first. Runs show each switch
- * as `ModelSwitched`. If all fail, the error is the last candidate's, with the others in `metadata.tried`. An empty
- * list or two equal names are defects.
+ * one adapter. By default each candidate except the last is asked once. With `retries`, it waits at most 5 s for a
+ * server's pause. A run stays with its current candidate, even after a crash; runs started by handlers begin with the
+ * first. Runs show each switch as `ModelSwitched`. If all fail, the error is the last candidate's, with the others in
+ * `metadata.tried`. An empty list or two equal names are defects.
  *
  * **Example** (A second model while the first is down)
  *

@@ -26,7 +26,8 @@ import type * as Thread from "./Thread.ts"
 import type * as Tool from "./Tool.ts"
 
 /**
- * Reasons why a run could not start. Once its first model call has begun, a run always ends with a result.
+ * Reasons why a run could not start, or a first turn calling an unknown tool under `unknownTool: "failTurn"`. Any other
+ * model error after the first event is in the run's result.
  *
  * @category errors
  */

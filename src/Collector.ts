@@ -36,7 +36,7 @@ const of = (state: State): Fold.State => state as Fold.State
  * @category models
  */
 export interface Options {
-  /** Thread at the start of the run. Required for step and chat results. */
+  /** Thread at the start of the run. Required for the results of an unfinished step or run. */
   readonly thread?: Thread.Thread
   /** The run's policy. `Policy.standard` by default. */
   readonly policy?: Policy.Policy
@@ -214,7 +214,8 @@ export const isToolTurn: (policy: Policy.Policy, response: Response.Response) =>
 export const isDone: (policy: Policy.Policy, response: Response.Response) => boolean = Fold.isDone
 
 /**
- * Returns the last completed step, or the current step so far. Throws if the fold was started without a thread.
+ * Returns the last completed step, or else the current step so far. The latter throws if the fold was started without a
+ * thread.
  *
  * **Example** (A step in progress)
  *
@@ -233,7 +234,8 @@ export const toStepResult = (state: State): Event.StepResult => Fold.toStepResul
 
 /**
  * Returns the chat result. For a complete run it is the run's own. For a truncated stream it contains everything seen,
- * with the outcome `Failed` if an error was held, else `Cancelled`. Throws if the fold was started without a thread.
+ * with the outcome `Failed` if an error was held, else `Cancelled`; this throws if the fold was started without a
+ * thread.
  *
  * **Example** (A stream that was cut)
  *
@@ -318,7 +320,8 @@ const once = (events: Iterable<Event.Event>): Iterable<Event.Event> => {
 }
 
 /**
- * Returns the thread after a step. A session step running only approved calls has no reply: their answers have a place.
+ * Returns the thread after a step. A session step running only approved calls has no reply: their answers go behind the
+ * reply with the calls.
  */
 const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {
   const { thread = Thread.empty } = state
@@ -327,7 +330,7 @@ const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): T
     : SharedMessages.appendedShared(thread, messages)
 }
 
-/** Ignored events need no schema decoding: the fold itself accepts only well-formed events. */
+/** Folds a wire event. No schema decodes it first: the fold itself accepts only well-formed events. */
 const foldReceived = (state: Fold.State, wire: unknown): void => {
   const read = EventJson.toJson(wire)
   if (!Json.isObject(read)) return

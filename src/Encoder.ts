@@ -54,8 +54,8 @@ const encodeWith = (text: (value: unknown) => string): Service => ({
  * `Tool.error(reason)` becomes an envelope `{"error": message}`. An error made by the runtime adds a `code`, the
  * `ToolError` reason. Other errors add `details`, if any: the output of the error class's schema or, without a schema,
  * the error's tag, name, and own fields holding text, numbers or booleans. An error without a message shows its tag or
- * its name. The encoder never writes an error's cause, stack, request or response, nor a key in a URL. The same applies
- * to errors inside a list or inside data a handler failed with, at any depth.
+ * its name. The encoder never writes an error's cause or stack, a request or response object, or a key in a URL. The
+ * same applies to errors inside a list or inside data a handler failed with, at any depth.
  *
  * **Example** (What a model reads)
  *
@@ -102,7 +102,7 @@ const inspect = (reason: unknown): string => {
  */
 export const allm: Service = encodeWith((value) => write(value, (reason) => ({ error: inspect(reason) })))
 
-/** Writes an object without a JSON form (usually a cycle) as its keys; nothing else without a JSON form has a text. */
+/** Writes an object without a JSON form (usually a cycle) as its keys. Any other value without a JSON form throws. */
 const jsonOrKeys = (value: unknown): string => {
   const json = Result.try({ try: () => stringify(value), catch: (cause) => cause })
   return Result.isFailure(json) && typeof value === "object" && value !== null

@@ -382,7 +382,7 @@ export class Abandoned extends Schema.Opaque<Abandoned>()(Schema.Struct({
   name: Schema.String,
   /** Running time so far, in milliseconds. */
   ageMillis: Schema.Finite,
-  /** Ids of the calls leading to a run inside this run's handlers, from this run's call to that run's own. */
+  /** Ids leading to code of a run inside this run's handlers, from this run's call to the code's own `id`. */
   path: Schema.optionalKey(Schema.Array(Schema.String))
 })) {}
 
@@ -936,7 +936,7 @@ export class AskUserRequested extends Schema.Opaque<AskUserRequested>()(Schema.T
 })) {}
 
 /**
- * A call waits for approval. Until then it has no other event.
+ * A call waits for approval. Until then it has no other event, except possibly `ToolQueued`.
  *
  * @category schemas
  */
@@ -1047,13 +1047,13 @@ const behindLast = {
 } as const
 
 /**
- * The reply broke, and its request is retried (`retryReply`): discard the reply's events, from its `MessageStarted` on.
- * No tool has started because of such a reply.
+ * The reply is discarded, and its request repeated: the reply broke (`retryReply`, `Adapter.fallback`), or a rule asks
+ * again. Discard the reply's events, from its `MessageStarted` on. No tool has started because of such a reply.
  *
  * @category schemas
  */
 export class StepReset extends Schema.Opaque<StepReset>()(Schema.TaggedStruct("StepReset", {
-  /** Error breaking the reply. */
+  /** Error breaking the reply. `undefined`, in JSON `null`, for a whole reply. */
   error: Json.Opaque
 })) {}
 
@@ -1176,8 +1176,8 @@ export class WireChat extends Schema.Opaque<WireChat>()(Schema.TaggedStruct("Cha
  * Every event. A tool call emits `ToolQueued` if it waits for its turn, `ToolExecutionStarted` when its handler starts,
  * `ToolProgress` while it runs, `ToolExecutionCompleted` with the raw outcome, and last one of `ToolResultEncoded`,
  * `AskUserRequested` or `ToolHalt`. A call unable to run is answered without a start. A call waiting for approval emits
- * only `ToolApprovalRequested`. If a call's nested run waits, or its effect is unknown, `ToolSuspended` replaces the
- * last two events.
+ * `ToolApprovalRequested` in place of everything after `ToolQueued`. `ToolSuspended` replaces the last two events of a
+ * call whose nested run waits, whose handler asks with `resume`, or whose unknown effect waits for a verdict.
  *
  * **Example** (Matching on events)
  *
@@ -1396,7 +1396,7 @@ export const fromWire = (wire: unknown): WireEvent => {
 /**
  * Returns the event in a form that may leave a server, or `undefined` if it is not published. An allow list admits:
  * text, names, ids, arguments and answers as permitted by `publish`, usage, the outcome, questions and approvals, and
- * for errors a code and one sentence. The result never contains a raw result, a context update, a cause, a thread,
+ * for errors a code and a fixed text. The result never contains a raw result, a context update, a cause, a thread,
  * reply metadata or a raw chunk.
  *
  * **Details**

@@ -80,7 +80,7 @@ const run = (tool: Tool.Any, handler: ToolOptions.Handler, args: unknown, call: 
   })
 }
 
-/** Turns any other value into a result; a returned outcome counts only if well formed. */
+/** Returns a handler's outcome: its own, if well formed, or its value as a result. */
 const returned = (tool: Tool.Any, value: unknown, call: Tool.CallContext): Tool.Outcome => {
   try {
     // Suspensions are made and read only by the runtime.

@@ -85,7 +85,7 @@ export const remaining: Effect.Effect<Duration.Duration> = Effect.flatMap(
 export interface Options {
   /**
    * Maximum number of concurrent handlers, over all these runs. Anything but a positive integer is a defect. By default
-   * each run has its own limit.
+   * each outermost run has its own limit.
    */
   readonly permits?: number | undefined
   /**

@@ -23,7 +23,8 @@ export type Role = (typeof Role)["Type"]
 
 /**
  * Reason not to trust a call's arguments: the text was not JSON, never arrived in full, was cut off by the token limit,
- * was JSON but not an object, or nests deeper than 256 levels. Such a call is answered and never run.
+ * was JSON but not an object, or nests deeper than 256 levels. Such a call is answered with an error and does not run,
+ * unless `Policy.badArguments` says otherwise.
  *
  * @category schemas
  */
@@ -48,7 +49,7 @@ export type ArgumentsLost = (typeof ArgumentsLost)["Type"]
  * @category schemas
  */
 export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
-  /** Call id, to which the answer refers. Unique in its thread. */
+  /** Call id, to which the answer refers. A run gives its calls ids unique in the thread. */
   id: Schema.String,
   /** Tool name, as written by the model. */
   name: Schema.String,
@@ -57,8 +58,8 @@ export class ToolCall extends Schema.Opaque<ToolCall>()(Schema.Struct({
   /** JSON text of the arguments before parsing. Absent without such text. */
   rawArguments: Schema.optionalKey(Schema.String),
   /**
-   * Reason not to trust the arguments. The call is answered with an error and never run. Absent for trustworthy
-   * arguments.
+   * Reason not to trust the arguments. By default the call is answered with an error and does not run
+   * (`Policy.badArguments`). Absent for trustworthy arguments.
    */
   argumentsLost: Schema.optionalKey(ArgumentsLost),
   /** `true` for a call already run by the provider. Such a call is listed, and neither run nor answered here. */

@@ -4,8 +4,8 @@
  *
  * **Details**
  *
- * Rules are asked in one order, each over what those before it said. A rule decides by recorded steps and by its notes,
- * so a resumed run asks the same rules and goes the same way.
+ * Rules are asked in one order, each about the decision of those before it. A rule decides by recorded steps and by its
+ * notes, so a resumed run asks the same rules and takes the same way.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -108,7 +108,7 @@ const checkName = (where: string, what: "name" | "reason", name: unknown): void 
  * starting with a letter. Reserved or malformed names, and return values of the wrong type, are defects naming the
  * rule. So are errors thrown by a function.
  *
- * **Example** (Ending a run after three equal answers)
+ * **Example** (Ending a run after two steps)
  *
  * ```ts import.meta.vitest
  * import { Chat, Rule, Tool } from "heddle"
@@ -249,9 +249,9 @@ const unknownField = (value: unknown): string | undefined => {
 
 /** Returns the problem with a request. */
 const requestProblem = (value: unknown): string | undefined => {
-  if (!Json.isObject(value)) return "is no object"
+  if (!Json.isObject(value)) return "the request must be an object"
   const missing = ["adapter", "mode", "runTools", "settings", "template", "tools"].find((name) => value[name] == null)
-  if (missing !== undefined) return `has no ${missing}`
+  if (missing !== undefined) return `the request has no ${missing}`
   const problem = misnamed("the request", value, requestNames)
   if (problem !== undefined) return problem
   const { runTools, template } = value as unknown as Rules.Ask
@@ -390,7 +390,7 @@ const held = (name: string, hooks: Rules.Hooks<any, any>): Rules.Hooks<any, any>
     }
   }
   if (handlers !== undefined && handlers !== null) {
-    if (!Context.isContext(handlers)) throw problem(name, "handlers", "is no Context of services: use Context.make")
+    if (!Context.isContext(handlers)) throw problem(name, "handlers", "must be a Context of services: use Context.make")
     all["handlers"] = handlers
   }
   return all

@@ -460,7 +460,7 @@ export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError,
  * owner. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and the session is then in status
  * `stopped`. A session without a run does not change.
  *
- * With `call` only one call is stopped, like by `call.cancelCall`, and the run continues. If the call had started when
+ * With `call` only one call is stopped, as by `call.cancelCall`, and the run continues. If the call had started when
  * its process ended, the next owner answers it as `unknown_effect`, without running it again. If the journal has no
  * such unanswered call, the receipt has no `id`.
  *
@@ -676,7 +676,7 @@ export const next: (kept: Kept.Kept) => States.Next = Kept.next
 
 /**
  * Tells whether an owner can continue the session: {@link next} is `"resume"`, `"reply"` or `"continue"`.
- * {@link unfinished} lists these sessions.
+ * {@link unfinished} lists these sessions, and those with an overdue call.
  *
  * **Example** (A message makes work)
  *
@@ -1721,7 +1721,7 @@ export const appendUser: {
 export const outputText: (session: SessionData.Session) => string = SessionData.outputText
 
 /**
- * Returns the fold from an operation's events to the session afterwards. Dies for a mode other than `"chat"` and
+ * Returns the fold from an operation's events to the session afterwards. Throws for a mode other than `"chat"` and
  * `"step"`.
  *
  * **Example** (Before the first event)

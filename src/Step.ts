@@ -22,7 +22,8 @@ import type * as Tool from "./Tool.ts"
 export { EngineError } from "./internal/decide/plan.ts"
 
 /**
- * Reasons why a step could not start. An error after the model's first event is in the step's result.
+ * Reasons why a step could not start, or a call to an unknown tool under `unknownTool: "failTurn"`. Any other model
+ * error after the first event is in the step's result.
  *
  * @category errors
  */

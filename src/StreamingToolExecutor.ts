@@ -31,7 +31,7 @@ import type * as Tool from "./Tool.ts"
  * @category models
  */
 export interface Options<R = never> {
-  /** Maximum number of concurrent handlers. 10 by default. */
+  /** Maximum number of concurrent handlers. By default the policy's: 10 under `Policy.falai`. */
   readonly maxParallel?: number
   /**
    * An `AbortSignal`, or an effect, signalling by its success. Interruptible handlers are then interrupted, handlers
@@ -236,7 +236,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
     Effect.suspend(() => {
       if (this.phase === "discarded") return Effect.void
       if (this.phase === "sealed") {
-        return Effect.die(new Error("addTool was called after noMoreCalls, which says that there are no more calls"))
+        return Effect.die(new Error("addTool was called after noMoreCalls: add every call before"))
       }
       const whole = { ...call, arguments: call.arguments ?? {}, metadata: call.metadata ?? {} }
       const index = this.calls++
@@ -295,8 +295,8 @@ class Executor<R> implements StreamingToolExecutor<R> {
 }
 
 /**
- * Makes an executor for the scope's lifetime: when the scope closes, handlers are stopped within the grace period.
- * Throws for an invalid option, and names the option. The tools' services `R` come from this effect's context.
+ * Makes an executor for the scope's lifetime: when the scope closes, handlers are stopped within the grace period. Dies
+ * for an invalid option, naming the option. The tools' services `R` come from this effect's context.
  *
  * **Example** (Two calls, the second behind the first)
  *

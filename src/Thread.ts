@@ -1,6 +1,6 @@
 /**
- * The conversation: an immutable list of messages, changed only by appending. Validation reports every fault in its
- * messages at once, so a caller can fix all of them together.
+ * The conversation: an immutable list of messages. Validation reports every fault in its messages at once, so a caller
+ * can fix all of them together.
  *
  * **Details**
  *
@@ -57,7 +57,7 @@ export class Issue extends Schema.Opaque<Issue>()(Schema.Struct({
 })) {}
 
 /**
- * The input cannot be used. The message has the number of issues.
+ * The input cannot be used. The message counts and lists the issues.
  *
  * - `invalid_thread`: the input is not a conversation, or a call lacks its single answer, or an answer its call;
  *   {@link repair} fixes the latter two
@@ -357,9 +357,9 @@ const named = (messages: ReadonlyArray<Message.Input>): Named => {
  */
 export interface RepairOptions {
   /**
-   * `true` gives another id to each call repeating an earlier call's id, and to each call without an id: `ID_n`, with a
-   * free n from 2 on. The old id goes into the call's `metadata.duplicateOf`, and the server behind the call gets the
-   * old id back. `false` by default: a run accepts repeated ids, and servers allowing them get them unchanged.
+   * `true` gives another id to each call repeating an earlier call's id: `ID_n`, with a free n from 2 on. The old id
+   * goes into the call's `metadata.duplicateOf`, and the server behind the call gets the old id back. A call without an
+   * id gets a new one. `false` by default: a run accepts repeated ids, and servers allowing them get them unchanged.
    */
   readonly uniqueIds?: boolean
 }

@@ -107,12 +107,12 @@ export const make = <
 
 /**
  * Makes a tool whose handler is a run: a sub-agent. `chat` returns the run's stream, `result` the call's result: by
- * default the run's last text, or a {@link ChatFailed}. The run's events are the call's progress (`ToolProgress` with
- * the event as its `progress`), nested under the call's id; events missed by a slow reader are dropped like other
- * progress.
+ * default the run's typed answer as JSON, or else its last text; a run without an answer fails with a {@link
+ * ChatFailed}. The run's events are the call's progress (`ToolProgress` with the event as its `progress`), nested under
+ * the call's id; events missed by a slow reader are dropped like other progress.
  *
  * The run shares the permits and the deadline around it and stops with the call, softly if the call blocks
- * interruption; meanwhile the call holds no permit. A halt ends only this run. The tool has no timeout.
+ * interruption; meanwhile the call holds no permit. A halt ends only this run. The tool has no timeout by default.
  *
  * In a kept session the run is kept as well: after a crash the call is tried again (`afterCrash: "retry"` by default),
  * and its run continues from its journal. The session waits for everything the run waits for.

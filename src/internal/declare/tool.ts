@@ -372,8 +372,8 @@ export interface Findable<P, A, R> {
   /**
    * Looks up, by `call.idempotencyKey`, the real outcome of a call whose handler had started when its process ended.
    * `Option.some` gives the result; `Option.none()` means the call did not happen and now runs. A failing look-up
-   * leaves the outcome open, and the call is reported as unknown. It counts as the call's handler, with the same gates
-   * and timeout. Replaces `afterCrash`. None by default.
+   * leaves the outcome open, and the call is reported as unknown. It has the handler's timeout; the gates, passed
+   * before, are not asked again. Replaces `afterCrash`. None by default.
    */
   readonly lookUp?: LookUp<Schemas.Type<P>, A, R>
 }
@@ -394,9 +394,10 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly parameters: P
   /**
-   * Decides from the arguments whether the call makes sense. Runs first, before every start of a handler. Everything
-   * but `true` or `{ valid: true }`, including a failure or a timeout, is a denial (`denied`), and the error policy is
-   * not asked. Both gates together have the tool's timeout, and no more than the run's `toolTimeout`. None by default.
+   * Decides from the arguments whether the call makes sense. Runs first, before the handler's first start; a retry, a
+   * restart with an answer and a call started before a crash have passed the gates. Everything but `true` or `{ valid:
+   * true }`, including a failure or a timeout, is a denial (`denied`), and the error policy is not asked. Both gates
+   * together have the tool's timeout, and no more than the run's `toolTimeout`. None by default.
    */
   readonly validate?: Gate<Schemas.Type<P>, Validation, R>
   /**

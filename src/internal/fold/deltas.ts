@@ -1,4 +1,4 @@
-/** Combines text deltas into one event, for pages, logs and late readers. */
+/** Tells which text deltas may be joined into one event, and joins them, for pages, logs and late readers. */
 import type * as Event from "../../Event.ts"
 
 type AnyEvent = Event.Event | Event.PublicEvent

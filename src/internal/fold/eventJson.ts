@@ -179,7 +179,7 @@ const behind = ({ messages, result }: ChatCompleted): Members => {
   return added.length === 0 ? [] : [["messages", added]]
 }
 
-/** Returns the result fields already contained in its steps. */
+/** Names the result fields not written as they are: the steps, and a final response equal to the last step's. */
 const repeated = ({ finalResponse, steps }: ChatResult): ReadonlyArray<string> =>
   finalResponse === (steps.at(-1)?.response ?? null) ? ["steps", "finalResponse"] : ["steps"]
 

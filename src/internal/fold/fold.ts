@@ -22,7 +22,7 @@ export interface Opaque {
   readonly [opaque]: true
 }
 
-/** State of the fold. Fields above `policy` belong to the current step. */
+/** State of the fold. The fields from `text` to `tools` belong to the current step, except for `ids`. */
 export interface State extends Opaque {
   thread: Thread.Thread | undefined
   /** The model's reply so far, if any. */
@@ -39,7 +39,7 @@ export interface State extends Opaque {
   usage: Response.Usage | null
   /** Call ids in the thread, for a fold naming the calls in replies. */
   ids?: ThreadIds
-  /** Usage from earlier, broken replies in this step. */
+  /** Usage of this step's discarded replies. */
   spent: Response.Usage | null
   error: { readonly value: unknown } | undefined
   tools: ToolAnswers
@@ -50,7 +50,7 @@ export interface State extends Opaque {
   chatResult: Event.ChatResult | undefined
 }
 
-/** Fields of a new step. */
+/** Fields of a new reply. */
 const fresh = (thread: Thread.Thread | undefined) => ({
   text: undefined,
   reasoning: "",
@@ -301,7 +301,7 @@ const foldSettlement = (state: State, event: Event.Of<"ToolResultEncoded">): voi
   if (state.thread !== undefined) state.thread = SharedMessages.withSettlement(state.thread, OpenCalls.messageOf(event))
 }
 
-/** Prepends steps folded in another process. Their messages are in the thread. */
+/** Adds steps folded in another process, before any event. Their messages are in the thread. */
 export const takeUp = (state: State, steps: ReadonlyArray<Event.StepResult>): void => {
   state.steps.push(...steps)
 }
@@ -320,7 +320,7 @@ const toToolCalls = ({ calls, finishReason, message, policy }: State): ReadonlyA
     ending: message === null ? "broken" : ToolCalls.endingOf(finishReason)
   })
 
-/** Returns the effective finish reason. Actual calls outweigh a finish reason not mentioning them. */
+/** Returns the effective finish reason. Calls outweigh a missing or vague finish reason, if the policy allows. */
 const effectiveFinish = (state: State, toolCalls: ReadonlyArray<Message.ToolCall>): Response.FinishReason | null => {
   const isVague = state.finishReason === null || state.finishReason === "stop" || state.finishReason === "other"
   return state.policy.toolTurn === "presence" && isVague && toolCalls.some(Response.isActionable)
@@ -365,7 +365,7 @@ export const isToolTurn = ({ toolTurn }: Pick<Policy.Policy, "toolTurn">, respon
     : response.finishReason !== "error" && response.finishReason !== "content_filter" &&
       response.toolCalls.some(Response.isActionable)
 
-/** Returns `true` if a reply claims a tool call but has none: the request never arrived. */
+/** Returns `true` if a reply claims a tool call but contains no call: that call never arrived. */
 export const isVoid = ({ calls, error, finishReason, policy }: State): boolean =>
   finishReason === "tool_calls" && error === undefined && policy.toolTurn === "presence" && !calls.hasNamed
 
@@ -456,7 +456,9 @@ interface Updated extends OfCall {
   readonly update: Json.JsonObject
 }
 
-/** A waiting call: for an answer, with a placeholder at a position among the answers, or without a placeholder. */
+/**
+ * A waiting call. `position` is the index of a question's placeholder among the answers, or -1 without a placeholder.
+ */
 interface Waiting {
   readonly event: Event.Of<"AskUserRequested" | "ToolApprovalRequested" | "ToolSuspended">
   readonly position: number
@@ -525,7 +527,7 @@ export class ToolAnswers {
     return true
   }
 
-  /** Returns the messages answering the calls. */
+  /** Returns the messages answering the calls, in call order. */
   inOrder(ids: ReadonlyArray<Key>): ReadonlyArray<Message.Message> {
     return inCallOrder(ids, this.answers).map(({ message }) => message)
   }

@@ -80,7 +80,7 @@ export const knownOptions = {
 export interface PublicError {
   /** Error kind: the reason of an `AdapterError`, or `"internal"`. */
   readonly code: string
-  /** One sentence for a person. */
+  /** Text for a person. */
   readonly message: string
   /** Id of the run, for searching the log. Left out without `runId`. */
   readonly id?: string
@@ -199,7 +199,7 @@ interface PublicWait {
 }
 
 /**
- * A published run outcome: its `_tag`, and everything except handler text.
+ * A published run outcome: its `_tag`, and fields without text from handlers.
  *
  * @category models
  */

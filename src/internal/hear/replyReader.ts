@@ -135,7 +135,7 @@ export class ReplyReader<A, E, R> {
     const foreign = foreignAt(events)
     const error = foreign < 0
       ? undefined
-      : new TypeError(`the adapter emitted ${Json.render(events[foreign])}, which is no event`)
+      : new TypeError(`the adapter emitted ${Json.render(events[foreign])}, which is not an event`)
     if (foreign === 0) return this.broken(error)
     this.hasBegun = true
     if (error === undefined) return events

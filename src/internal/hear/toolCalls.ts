@@ -475,8 +475,8 @@ export class WireCalls {
   }
 
   /**
-   * Sets the final arguments of a call, unless they contradict whole arguments. Emits them only if no fragment came
-   * before.
+   * Sets the final arguments of an open call. If they contradict whole arguments, both become unreadable. Emits them
+   * only if no fragment came before.
    */
   overwrite(call: Call, text: string, out: Out): void {
     if (call.text === "") this.append(call, text, out)
@@ -505,7 +505,7 @@ export class WireCalls {
 
   /**
    * Completes a call with a whole text, since the wire has moved past the call. Returns whether the call is complete.
-   * Each text is tried once.
+   * Each call is tried once.
    */
   settle(call: Call, out: Out): boolean {
     if (call.completed !== undefined) return true
@@ -857,7 +857,7 @@ export class EventCalls {
     this.unique?.release(this.byId.keys())
   }
 
-  /** Returns a call that was taken but not run. */
+  /** Takes back a call that was taken but not run. */
   giveBack(index: number): void {
     const entry = this.entries[index]
     if (entry !== undefined) entry.taken = undefined

@@ -95,7 +95,7 @@ const longestWait = 5_000
 
 /** A stopped call's answer, waiting for its handler. */
 interface Owed<E> {
-  /** Error of a call that has stopped. */
+  /** Error of the call if its handler stops in time. */
   readonly error: Tool.ToolError
   readonly answer: (error: Tool.ToolError) => Effect.Effect<Answers.Answer, E, any>
 }

@@ -1,6 +1,6 @@
 /**
- * Gates a call must pass before its handler starts: the tool's `validate`, then its `authorize`. All calls reach a
- * handler the same way, so no path skips the gates. They fail closed: a gate that fails, breaks, or does not clearly
+ * Gates a call must pass before its handler first starts: the tool's `validate`, then its `authorize`. All calls reach
+ * a handler the same way, so no path skips the gates. They fail closed: a gate that fails, breaks, or does not clearly
  * allow the call denies it.
  */
 import * as Cause from "effect/Cause"

@@ -69,9 +69,9 @@ export type Begun =
   | { readonly _tag: "Answer"; readonly instead: Tool.Outcome }
 
 /**
- * The journal of a run. An intent (`admits`, `starts`) completes only once durable, never if refused or given up. A
- * report records something that has happened, and may be given up with a stop's grace period. Anything without waiting
- * is done when called, and returns an `Exit`.
+ * The journal of a run. An intent (`admits`, `prepares`, `starts`) completes only once durable, never if refused or
+ * given up. A report records something that has happened, and may be given up with a stop's grace period. Anything
+ * without waiting is done when called, and returns an `Exit`.
  */
 export interface Journal {
   /** Returns the recorded part of a call, if any. Other calls run as usual. */
