@@ -1,7 +1,7 @@
 /**
  * The work of one more of a kind, in counts that repeat exactly on every machine: steps of fibers, suspensions, fibers,
- * timers and reads of the clock. `npm run bench -- --counts` prints them, and `test/counts.test.ts` asserts that they do not
- * rise. Bytes allocated are counted as well, in a process of their own, and may vary a little.
+ * timers and reads of the clock. `npm run bench -- --counts` prints them, and `test/project/counts.test.ts` asserts that
+ * they do not rise. Bytes allocated are counted as well, in a process of their own, and may vary a little.
  */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"

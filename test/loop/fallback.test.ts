@@ -1,0 +1,579 @@
+/** `Adapter.fallback`: which error leads to which adapter, what a run shows of it, and what a resumed run asks. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Stream from "effect/Stream"
+import * as TestClock from "effect/testing/TestClock"
+import { Adapter, Chat, Collector, Event, Message, Session, Tool } from "heddle"
+import { Script } from "heddle/testing"
+import { AgUi, UiStream } from "heddle/ui"
+import * as Adapters from "../support/adapters.ts"
+import { names as protocolNames, protocols } from "../support/replies.ts"
+import { killedAtEach, look, modelOf, type Replies } from "../support/ruled.ts"
+import * as SdkTypes from "../support/sdkTypes.ts"
+import * as Server from "../support/server.ts"
+import * as Spans from "../support/spans.ts"
+import { prefixed } from "../support/survivor.ts"
+
+const { finish, text, toolCall, usage } = Script
+
+type Reason = Adapter.AdapterError["reason"]
+
+const failing = (reason: Reason, more: Partial<Adapter.AdapterError> = {}) =>
+  new Adapter.AdapterError({ reason, ...more })
+
+/** A model that fails, behind some events. */
+const broken = (reason: Reason, before: ReadonlyArray<Event.AdapterEvent> = []): Adapter.Service => ({
+  stream: () => Stream.concat(Stream.fromIterable(before), Stream.fail(failing(reason)))
+})
+
+const started: Event.AdapterEvent = { _tag: "MessageStarted", message: Message.assistant("") }
+
+/** A model that notes its requests under a name. */
+const noting = (asked: Array<string>, name: string, service: Adapter.Service): Adapter.Service => ({
+  ...service,
+  stream: (request) => {
+    asked.push(request.model === undefined ? name : `${name}:${request.model}`)
+    return service.stream(request)
+  }
+})
+
+const answering: Replies = () => [text("done"), finish("stop")]
+
+/** Calls `look` in the first turn, and then answers. */
+const looking: Replies = ({ messages }) =>
+  messages.some(({ role }) => role === "assistant")
+    ? [usage({ totalTokens: 10 }), text("done"), finish("stop")]
+    : [usage({ totalTokens: 10 }), toolCall("c0", "look"), finish("tool_calls")]
+
+/** A run over candidates `a`, `b`, … */
+const over = (
+  services: ReadonlyArray<
+    Adapter.Service | (Omit<Adapter.FallbackOptions, "layer"> & { readonly of: Adapter.Service })
+  >,
+  options: Omit<Chat.Options<ReadonlyArray<Tool.Any>, never, never, never, never>, "onEvent"> = {}
+) => {
+  const asked: Array<string> = []
+  const events: Array<Event.Event> = []
+  const candidates = services.map((given, index) => {
+    const { of, ...more } = "of" in given ? given : { of: given }
+    const name = "abcdef"[index]!
+    return { name, ...more, layer: Adapter.layer(noting(asked, name, of)) }
+  })
+  const run = Stream.runForEach(Chat.stream("go", options), (event) => Effect.sync(() => void events.push(event)))
+  return Effect.map(Effect.exit(Effect.provide(run, Adapter.fallback(candidates))), (exit) => {
+    const last = events.at(-1)
+    return {
+      exit,
+      asked,
+      events,
+      result: last?._tag === "ChatCompleted" ? last.result : undefined,
+      error: Exit.isFailure(exit) ? Exit.getCause(exit) : undefined
+    }
+  })
+}
+
+const good = modelOf(answering, [])
+
+const switchesOf = (events: ReadonlyArray<Event.Event>) =>
+  events.flatMap((event) =>
+    event._tag === "ModelSwitched" ? [[event.from, event.to, (event.error as Adapter.AdapterError).reason]] : []
+  )
+
+const passing: ReadonlyArray<Reason> = [
+  "rate_limited",
+  "quota_exceeded",
+  "provider_unavailable",
+  "timeout",
+  "network_error"
+]
+
+const others: ReadonlyArray<Reason> = [
+  "authentication_failed",
+  "invalid_request",
+  "context_length_exceeded",
+  "content_filter",
+  "malformed_response",
+  "unsupported_feature",
+  "unknown"
+]
+
+const spent: Event.AdapterEvent = { _tag: "RawChunk", chunk: { usage: { inputTokens: 3 } } }
+
+describe("a switch", () => {
+  for (const reason of [...passing, ...others]) {
+    it.effect(`G34: ${reason} before anything is said, at each event`, () =>
+      Effect.gen(function*() {
+        const isPassing = passing.includes(reason)
+        for (const before of [[], [started], [started, spent]]) {
+          const { asked, events, exit, result } = yield* over([broken(reason, before), good])
+          assert.deepStrictEqual(asked, isPassing ? ["a", "b"] : ["a"], `behind ${before.length} events`)
+          assert.deepStrictEqual(switchesOf(events), isPassing ? [["a", "b", reason]] : [])
+          if (isPassing) {
+            const tags = events.map(({ _tag }) => _tag)
+            assert.strictEqual(tags.indexOf("StepReset") + 1, tags.indexOf("ModelSwitched"))
+            assert.strictEqual(result?.finalResponse?.outputText, "done")
+            assert.strictEqual(result?.totalUsage?.inputTokens ?? 0, before.length === 2 ? 3 : 0)
+          } else assert.isTrue(Exit.isFailure(exit) || result?.outcome._tag === "Failed" || result !== undefined)
+        }
+      }))
+  }
+
+  const said: ReadonlyArray<Event.AdapterEvent> = [
+    { _tag: "TextDelta", id: null, delta: "a" },
+    { _tag: "ReasoningDelta", id: null, delta: "a" },
+    { _tag: "ToolCallStarted", id: "c", name: "look" },
+    { _tag: "ToolCallCompleted", id: "c", name: "look", arguments: {}, rawArguments: "{}" }
+  ]
+  for (const event of said) {
+    it.effect(`G35: a reply that broke behind ${event._tag} is broken, and nothing else is asked`, () =>
+      Effect.gen(function*() {
+        const { asked, events } = yield* over([broken("provider_unavailable", [started, event]), good], {
+          tools: [look]
+        })
+        assert.deepStrictEqual([asked[0], switchesOf(events)], ["a", []])
+        assert.notInclude(asked.slice(0, 1), "b")
+        assert.isFalse(asked.includes("b"))
+      }))
+  }
+
+  it.effect("R-518: a longer conversation goes to a candidate with a larger window, past those without", () =>
+    Effect.gen(function*() {
+      const long = { ...broken("context_length_exceeded"), contextWindow: 100 }
+      const small = { ...good, contextWindow: 50 }
+      const large = { ...good, contextWindow: 200 }
+      assert.deepStrictEqual((yield* over([long, small, good, large])).asked, ["a", "d"])
+      assert.deepStrictEqual((yield* over([long, small, good])).asked, ["a"])
+      assert.deepStrictEqual((yield* over([broken("context_length_exceeded"), large])).asked, ["a"])
+    }))
+
+  it.effect("R-518: `when` decides in place of the reasons", () =>
+    Effect.gen(function*() {
+      const of = broken("authentication_failed")
+      const { asked } = yield* over([{ of, when: ({ reason }) => reason === "authentication_failed" }, good])
+      assert.deepStrictEqual(asked, ["a", "b"])
+      const never = yield* over([{ of: broken("timeout"), when: () => false }, good])
+      assert.deepStrictEqual(never.asked, ["a"])
+    }))
+
+  it.effect("G37: all fail: the error is the last one's and lists the others; in the first step the run fails with it", () =>
+    Effect.gen(function*() {
+      const all = [broken("rate_limited"), broken("timeout"), broken("provider_unavailable")]
+      const { asked, error, events } = yield* over(all)
+      assert.deepStrictEqual(asked, ["a", "b", "c"])
+      const tried = [{ name: "a", reason: "rate_limited" }, { name: "b", reason: "timeout" }]
+      const expected = failing("provider_unavailable", { metadata: { tried } })
+      assert.deepStrictEqual(error, Exit.getCause(Exit.fail(expected) as Exit.Failure<never, unknown>))
+      assert.deepStrictEqual(switchesOf(events), [["a", "b", "rate_limited"], ["b", "c", "timeout"]])
+      let steps = 0
+      const later: Adapter.Service = {
+        stream: (request) => steps++ === 0 ? modelOf(looking, []).stream(request) : broken("timeout").stream(request)
+      }
+      const { result } = yield* over([later, broken("network_error")], { tools: [look] })
+      assert.strictEqual(result?.steps.length, 1)
+      const { outcome } = result!
+      assert.deepStrictEqual(
+        outcome,
+        {
+          _tag: "Failed",
+          error: failing("network_error", { metadata: { tried: [{ name: "a", reason: "timeout" }] } })
+        } as never
+      )
+    }))
+
+  it.effect("G38: a stop while a candidate is switched asks nothing further", () =>
+    Effect.gen(function*() {
+      const reached = yield* Deferred.make<void>()
+      const stopping: Adapter.Service = {
+        stream: () =>
+          Stream.concat(
+            Stream.fromEffectDrain(Deferred.succeed(reached, undefined)),
+            Stream.fail(failing("rate_limited"))
+          )
+      }
+      const { asked, events } = yield* over([stopping, good], { cancel: Deferred.await(reached) })
+      assert.deepStrictEqual([asked, switchesOf(events)], [["a"], []])
+    }))
+
+  it.effect("R-518: the run stays with the candidate that it has come to; a run of a handler begins with the first", () =>
+    Effect.gen(function*() {
+      const nested: Array<string> = []
+      let isDown = true
+      const first: Adapter.Service = {
+        stream: (request) => isDown ? broken("rate_limited").stream(request) : good.stream(request)
+      }
+      const sub = Tool.make("look", {
+        parameters: {},
+        handler: () =>
+          Effect.gen(function*() {
+            isDown = false
+            const result = yield* Chat.run("inside")
+            nested.push(result.finalResponse?.provider ?? "")
+            return "seen"
+          }) as Effect.Effect<string>
+      })
+      const { asked, result } = yield* over(
+        [{ ...first, provider: "one" }, { ...modelOf(looking, []), provider: "two" }],
+        { tools: [sub] }
+      )
+      assert.deepStrictEqual(asked, ["a", "b", "a", "b"])
+      assert.deepStrictEqual(nested, ["one"])
+      assert.deepStrictEqual(result?.steps.map(({ response }) => response.provider), ["two", "two"])
+    }))
+
+  it.effect("R-518: the model of the request is the first candidate's; others have their own, or that of their adapter", () =>
+    Effect.gen(function*() {
+      const down = broken("timeout")
+      const { asked } = yield* over([down, down, { of: good, model: "own" }], { model: "gpt-5" })
+      assert.deepStrictEqual(asked, ["a:gpt-5", "b", "c:own"])
+    }))
+
+  it.effect("R-518: candidates but the last are asked once, and wait for no long pause", () =>
+    Effect.gen(function*() {
+      const attempts: Array<unknown> = []
+      const seen = (service: Adapter.Service): Adapter.Service => ({
+        stream: (request) => {
+          attempts.push(request.attempt)
+          return service.stream(request)
+        }
+      })
+      const down = seen(broken("timeout"))
+      yield* over([down, { of: down, retries: 3 }, seen(good)])
+      assert.deepStrictEqual(attempts, [
+        { retries: 0, patienceMillis: 5000 },
+        { retries: 3, patienceMillis: 5000 },
+        undefined
+      ])
+    }))
+
+  it.effect("R-518: `within` bounds the time until something is said, and no longer", () =>
+    Effect.gen(function*() {
+      const silent: Adapter.Service = { stream: () => Stream.concat(Stream.make(started), Stream.never) }
+      const fiber = yield* Effect.forkChild(over([{ of: silent, within: "2 seconds" }, good]))
+      yield* TestClock.adjust("1999 millis")
+      assert.isUndefined(fiber.pollUnsafe())
+      yield* TestClock.adjust("1 millis")
+      const { asked, events } = yield* Fiber.join(fiber)
+      assert.deepStrictEqual([asked, switchesOf(events)], [["a", "b"], [["a", "b", "timeout"]]])
+      const reached = yield* Deferred.make<void>()
+      const slow: Adapter.Service = {
+        stream: (request) =>
+          Stream.concat(
+            Stream.make(started, { _tag: "TextDelta", id: null, delta: "x" } as const),
+            Stream.unwrap(
+              Effect.as(
+                Effect.andThen(Deferred.succeed(reached, undefined), Effect.sleep("1 minute")),
+                Stream.drop(good.stream(request), 1)
+              )
+            )
+          )
+      }
+      const slowly = yield* Effect.forkChild(over([{ of: slow, within: "2 seconds" }, good]))
+      yield* Deferred.await(reached)
+      yield* TestClock.adjust("2 minutes")
+      const found = yield* Fiber.join(slowly)
+      assert.deepStrictEqual(found.asked, ["a"])
+    }))
+
+  it.effect("R-518: the fold of the events is the result, and a wire takes them", () =>
+    Effect.gen(function*() {
+      const { events, result } = yield* over([broken("timeout", [started, spent]), modelOf(looking, [])], {
+        tools: [look]
+      })
+      assert.deepStrictEqual(Collector.toChatResult(Collector.applyAll(Collector.initial(), events)), result)
+    }))
+})
+
+describe("without a loop", () => {
+  const two = (first: Adapter.Service, asked: Array<string> = []) =>
+    Adapter.fallback([
+      { layer: Adapter.layer(noting(asked, "a", first)), name: "a" },
+      { layer: Adapter.layer(noting(asked, "b", good)), name: "b" }
+    ])
+
+  it.effect("G34: a classification, and a stream of one's own, switch by the same rule", () =>
+    Effect.gen(function*() {
+      for (const reason of [...passing, "invalid_request"] as ReadonlyArray<Reason>) {
+        const asked: Array<string> = []
+        const layer = two(broken(reason, [started, spent]), asked)
+        const exit = yield* Effect.exit(Adapter.classify("go").pipe(Effect.provide(layer)))
+        assert.deepStrictEqual(
+          [asked, Exit.isSuccess(exit)],
+          passing.includes(reason) ? [["a", "b"], true] : [["a"], false]
+        )
+        const events: Array<string> = []
+        const read = Stream.unwrap(
+          Adapter.Adapter.useSync((adapter) => adapter.stream({ messages: [Message.user("go")], tools: [] }))
+        )
+        yield* Effect.exit(
+          Stream.runForEach(read, ({ _tag }) => Effect.sync(() => void events.push(_tag))).pipe(Effect.provide(layer))
+        )
+        assert.strictEqual(events.filter((tag) => tag === "MessageStarted").length, 1)
+        assert.strictEqual(events.at(-1), passing.includes(reason) ? "MessageCompleted" : "RawChunk")
+      }
+    }))
+
+  it.effect("G35: what broke behind a text is not asked again", () =>
+    Effect.gen(function*() {
+      const asked: Array<string> = []
+      const layer = two(broken("timeout", [started, { _tag: "TextDelta", id: null, delta: "a" }]), asked)
+      const error = yield* Effect.flip(Adapter.classify("go").pipe(Effect.provide(layer)))
+      assert.deepStrictEqual([asked, error.reason], [["a"], "timeout"])
+    }))
+
+  it.effect("G37: all fail: the last error, with the others", () =>
+    Effect.gen(function*() {
+      const layer = Adapter.fallback([
+        { layer: Adapter.layer(broken("timeout")), name: "a" },
+        { layer: Adapter.layer(broken("rate_limited")), name: "b" }
+      ])
+      const error = yield* Effect.flip(Adapter.classify("go").pipe(Effect.provide(layer)))
+      assert.deepStrictEqual(
+        error,
+        failing("rate_limited", { metadata: { tried: [{ name: "a", reason: "timeout" }] } })
+      )
+    }))
+})
+
+describe("a changed adapter", () => {
+  it.effect("R-517: Adapter.map changes each candidate, also those of a named adapter", () =>
+    Effect.gen(function*() {
+      for (const isNamed of [false, true]) {
+        const asked: Array<string> = []
+        const candidates = Adapter.fallback([
+          { layer: Adapter.layer(broken("timeout")), name: "a", model: "first" },
+          { layer: Adapter.layer(good), name: "b", model: "second" }
+        ])
+        const layer = isNamed ? Adapter.named({ other: Adapter.layer(good), both: candidates }) : candidates
+        const counted = Adapter.map((adapter) => noting(asked, "asked", adapter)).pipe(Layer.provide(layer))
+        const options = isNamed ? { prepareStep: () => ({ adapter: "both" }) } : {}
+        const result = yield* Chat.run("go", options).pipe(Effect.provide(counted))
+        assert.strictEqual(result.finalResponse?.outputText, "done")
+        assert.deepStrictEqual(asked, ["asked:first", "asked:second"])
+      }
+    }))
+})
+
+describe("a kept run", () => {
+  it.effect("G93: killed behind any record, it asks the candidate that it has come to", () =>
+    Effect.gen(function*() {
+      let asked: Array<string> = []
+      const layer = Adapter.fallback([
+        { layer: Adapter.layer(noting(asked, "a", broken("timeout"))), name: "a" },
+        { layer: Adapter.layer(noting(asked, "b", modelOf(looking, []))), name: "b" }
+      ])
+      const records = yield* Effect.gen(function*() {
+        const given = { tools: [look], requestId: "run" }
+        yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "go", given))
+        const store = yield* Session.Store
+        return (yield* Stream.runCollect(store.read("s"))).map(({ record }) => record)
+      }).pipe(Effect.provide([layer, Session.Store.layerMemory]))
+      assert.deepStrictEqual(asked, ["a", "b", "b"])
+      const switched = records.findIndex(({ _tag }) => _tag === "StepPrepared") + 1
+      assert.isAbove(switched, 0)
+      for (let length = 2; length < records.length; length++) {
+        asked.length = 0
+        const result = yield* Effect.gen(function*() {
+          const cut = (yield* Session.load("s"))!
+          return (yield* Session.resume(cut, { tools: [look], takeOver: true })).value.result
+        }).pipe(Effect.provide([layer, prefixed("s", records.slice(0, length))]))
+        assert.strictEqual(result.outcome._tag, "Completed")
+        assert.strictEqual(asked.includes("a"), length < switched, `killed behind record ${length}: ${asked.join()}`)
+      }
+      asked = []
+    }))
+
+  it.effect("G82: a run without candidates records what it does without them", () =>
+    Effect.gen(function*() {
+      const { records } = yield* killedAtEach(looking, () => ({ tools: [look], rules: [] }))
+      assert.notInclude(records.map(({ _tag }) => _tag), "StepPrepared")
+    }))
+})
+
+describe("over loopback", () => {
+  const failures: Readonly<
+    Record<string, { readonly answer: (name: keyof typeof protocols) => Server.Answer; readonly isSwitched: boolean }>
+  > = {
+    "a status of 503": { answer: () => Adapters.json(503, {}), isSwitched: true },
+    "a status of 429": { answer: () => Adapters.json(429, {}), isSwitched: true },
+    "a status of 401": { answer: () => Adapters.json(401, {}), isSwitched: false },
+    "a status of 400": { answer: () => Adapters.json(400, {}), isSwitched: false },
+    "an overload as the first event": {
+      answer: (name) => ({ pieces: [protocols[name].failing(true)] }),
+      isSwitched: true
+    },
+    "an overload behind a beginning that says nothing": {
+      answer: (name) => ({ pieces: [protocols[name].silent + protocols[name].failing(true)] }),
+      isSwitched: true
+    },
+    "a connection that is dropped": {
+      answer: (name) => ({ pieces: [protocols[name].silent], ending: "drop" }),
+      isSwitched: true
+    },
+    "an overload behind a text": {
+      answer: (name) => ({ pieces: [protocols[name].begun + protocols[name].failing(true)] }),
+      isSwitched: false
+    }
+  }
+  for (const name of protocolNames) {
+    for (const [what, { answer, isSwitched }] of Object.entries(failures)) {
+      it.effect(`G34: ${name}: ${what} ${isSwitched ? "asks the next" : "asks nothing else"}`, () =>
+        Effect.scoped(Effect.gen(function*() {
+          const down = yield* Server.serve(() => answer(name))
+          const next = yield* Server.serve(() => ({ pieces: [protocols.chat.whole] }))
+          const models = Adapter.fallback([
+            { layer: protocols[name].layer(down.url), name: "first" },
+            { layer: protocols.chat.layer(next.url), name: "second" }
+          ])
+          const exit = yield* Effect.exit(Chat.run("go").pipe(Effect.provide(models)))
+          assert.deepStrictEqual([down.requests.length, next.requests.length], [1, isSwitched ? 1 : 0])
+          if (isSwitched) assert.isTrue(Exit.isSuccess(exit))
+        })))
+    }
+  }
+
+  const typed = { chat: "openai", responses: "OpenAiResponses", anthropic: "Anthropic", gemini: "Gemini" } as const
+
+  it.live("G36: a thread that one candidate began, with its reasoning and signatures, is valid for each other one", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const bodies: Array<SdkTypes.Body> = []
+      const tools = ["search", "read", "note", "now"].map((name) =>
+        Tool.make(name, {
+          parameters: { type: "object", properties: {} } as const,
+          handler: () => Effect.succeed("seen")
+        })
+      )
+      for (const from of protocolNames) {
+        for (const to of protocolNames.filter((name) => name !== from)) {
+          const first = yield* Server.serve((_, index) =>
+            index === 0 ? { pieces: [protocols[from].rich] } : Adapters.json(503, {})
+          )
+          const next = yield* Server.serve(() => ({ pieces: [protocols[to].whole] }))
+          const models = Adapter.fallback([
+            { layer: protocols[from].layer(first.url), name: "first" },
+            { layer: protocols[to].layer(next.url), name: "second" }
+          ])
+          const result = yield* Chat.run("go", { tools }).pipe(Effect.provide(models))
+          assert.deepStrictEqual([from, to, result.outcome._tag], [from, to, "Completed"])
+          assert.deepStrictEqual([first.requests.length, next.requests.length], [2, 1])
+          const body = JSON.stringify(next.requests[0]!.body)
+          for (const own of ["sig_1", "gAAA", "thoughtSignature", "thought_signature"]) assert.notInclude(body, own)
+          bodies.push({ protocol: typed[to], body })
+        }
+      }
+      assert.deepStrictEqual([bodies.length, ...SdkTypes.misfits(bodies).values()], [12])
+    })))
+
+  it.effect("R-518: a pause that the server asked for is not waited for where it is long", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const down = yield* Server.serve(() => Adapters.json(429, {}, { "retry-after": "20" }))
+      const next = yield* Server.serve(() => ({ pieces: [protocols.chat.whole] }))
+      const models = Adapter.fallback([
+        { layer: protocols.chat.layer(down.url), name: "first" },
+        { layer: protocols.chat.layer(next.url), name: "second" }
+      ])
+      const run = Chat.run("go").pipe(Effect.provide(models))
+      const first = yield* run
+      const second = yield* run
+      assert.deepStrictEqual([first.outcome._tag, second.outcome._tag], ["Completed", "Completed"])
+      // The second run knows of the pause, and does not ask.
+      assert.deepStrictEqual([down.requests.length, next.requests.length], [1, 2])
+    })))
+})
+
+describe("bad input", () => {
+  const layer = Adapter.layer(good)
+  const wrong: ReadonlyArray<readonly [what: string, candidates: unknown, problem: RegExp]> = [
+    ["no candidate", [], /at least one candidate/],
+    ["what is no list", { layer }, /at least one candidate/],
+    ["a candidate without a layer", [{ name: "a" }], /each candidate needs a layer/],
+    ["a field that is none", [{ layer, wihtin: 1 }], /no option "wihtin"; did you mean "within"\?/],
+    ["a time that is none", [{ layer, within: -1 }], /within must be a duration/]
+  ]
+  for (const [what, candidates, problem] of wrong) {
+    it(`R-518: ${what} is a defect`, () => {
+      assert.throws(() => Adapter.fallback(candidates as never), problem)
+    })
+  }
+
+  it.effect("R-518: two of one name are a defect, and two of one model have names of their own", () =>
+    Effect.gen(function*() {
+      const exit = yield* Effect.exit(
+        Chat.run("go").pipe(Effect.provide(Adapter.fallback([{ layer, name: "a" }, { layer, name: "a" }])))
+      )
+      assert.match(String(Exit.isFailure(exit) && exit.cause), /two candidates are named "a"/)
+      const same = Adapter.layer({ ...good, model: "m", provider: "p" })
+      const names = yield* Adapter.Adapter.useSync(({ candidates }) => candidates?.map(({ name }) => name)).pipe(
+        Effect.provide(Adapter.fallback([{ layer: same }, { layer: same }, { layer: same }]))
+      )
+      assert.deepStrictEqual(names, ["m", "p/m", "m (3)"])
+    }))
+
+  it.effect("R-518: a `when` that throws, or gives no boolean, is a defect that names it", () =>
+    Effect.gen(function*() {
+      const throwing = () => {
+        throw new Error("lost")
+      }
+      for (
+        const [when, problem] of [[async () => false, /when must return true or false/], [
+          throwing,
+          /when threw/
+        ]] as const
+      ) {
+        const { asked, error } = yield* over([{ of: broken("timeout"), when: when as never }, good])
+        assert.match(String(error), problem)
+        assert.deepStrictEqual(asked, ["a"])
+      }
+    }))
+
+  it("R-518: the times are durations", () => {
+    assert.isTrue(Layer.isLayer(Adapter.fallback([{ layer, within: Duration.seconds(1) }])))
+  })
+})
+
+describe("what is seen of a switch", () => {
+  const down: Adapter.Service = { ...broken("timeout", [started]), provider: "one", model: "small" }
+  const second: Adapter.Service = { ...good, provider: "two", model: "large" }
+
+  it.effect("R-518: each request has a span, the second with the model that failed", () =>
+    Effect.gen(function*() {
+      const { spans, tracer } = Spans.recording()
+      yield* over([down, second]).pipe(Effect.withTracer(tracer))
+      const shown = spans.filter(({ kind }) => kind === "client").map((span) => [
+        span.name,
+        Spans.statusOf(span),
+        span.attributes.get("gen_ai.provider.name"),
+        span.attributes.get("heddle.fallback.from")
+      ])
+      assert.deepStrictEqual(shown, [
+        ["chat small", "ERROR timeout", "one", undefined],
+        ["chat large", "OK", "two", "small"]
+      ])
+    }))
+
+  it.effect("R-518: pages are shown the names and the code, and nothing else of the error", () =>
+    Effect.gen(function*() {
+      const { events } = yield* over([{ ...down, ...broken("timeout", [started]) }, second])
+      const shown = events.flatMap((event) => Event.toPublic(event, { runId: "r" }) ?? [])
+      const switched = shown.flatMap((event) =>
+        event._tag === "ModelSwitched" ? [[event.from, event.to, event.error.code]] : []
+      )
+      assert.deepStrictEqual(switched, [["a", "b", "timeout"]])
+      const encoder = UiStream.make({ messageId: "m", protocol: 6 })
+      const chunks = shown.flatMap((event) => encoder.push(event)).filter(({ type }) => type === "data-heddle-model")
+      assert.deepStrictEqual(chunks, [
+        { type: "data-heddle-model", data: { from: "a", to: "b", code: "timeout" }, transient: true }
+      ] as never)
+      const agUi = AgUi.make({ threadId: "t", runId: "r" })
+      const customs = shown.flatMap((event) => agUi.push(event)).filter((event) =>
+        event.type === "CUSTOM" && event["name"] === "heddle.model"
+      )
+      assert.deepStrictEqual(customs, [
+        { type: "CUSTOM", name: "heddle.model", value: { from: "a", to: "b", code: "timeout" } }
+      ] as never)
+    }))
+})

@@ -1,0 +1,637 @@
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+import { Adapter, Budget, Chat, type Event, Limits, Message, Pricing, Rule, Step, Tool } from "heddle"
+import { everyStep, Script } from "heddle/testing"
+import { passing } from "../support/edges.ts"
+
+const { delay, error, finish, preflightError, streamError, text, toolCall, usage } = Script
+
+type Reply = ReadonlyArray<Script.Entry>
+
+/** A model that counts its requests. `reply` gives the reply to each. */
+const modelOf = (reply: (request: Adapter.Request, index: number) => Reply, facts: Partial<Adapter.Service> = {}) => {
+  const requests: Array<Adapter.Request> = []
+  const service: Adapter.Service = {
+    ...facts,
+    stream: (request) => {
+      const index = requests.push(request) - 1
+      return Stream.unwrap(Effect.map(Script.make(reply(request, index)), (scripted) => scripted.stream(request)))
+    }
+  }
+  return { requests, layer: Adapter.layer(service) }
+}
+
+const used = (inputTokens: number, outputTokens: number) => usage({ inputTokens, outputTokens })
+const say = (words: string, ...more: Reply): Reply => [text(words), ...more, finish("stop")]
+const call = (name: string, ...more: Reply): Reply => [toolCall("c", name, {}), ...more, finish("tool_calls")]
+
+const look = Tool.make("look", { parameters: {}, handler: () => Effect.succeed("a loom") })
+
+/** Runs on the virtual clock until the run has ended. */
+const timed = <A, E, R>(program: Effect.Effect<A, E, R>) => passing(program, 1_000)
+
+const tokensIn = (spent: Event.Spent | undefined) => (spent?.inputTokens ?? 0) + (spent?.outputTokens ?? 0)
+
+const ended = (result: Event.ChatResult) => result.outcome._tag === "RuleEnded" ? result.outcome.detail : result.outcome
+
+const table: Pricing.Table = {
+  openai: {
+    models: {
+      "gpt-5": { cost: { input: 1.25, output: 10, cache_read: 0.125 } },
+      "gpt-5-mini": { cost: { input: 0.25, output: 2 } },
+      "gpt-free": { cost: { input: 0, output: 0 } }
+    }
+  }
+}
+
+describe("an account of a layer", () => {
+  const twenty = (model: Layer.Layer<Adapter.Adapter>, budget: Budget.Budget) =>
+    Effect.all(Array.from({ length: 20 }, (_, index) => Chat.run(`Say ${index}`)), { concurrency: "unbounded" }).pipe(
+      Effect.provide(Layer.merge(model, Limits.layer({ budget })))
+    )
+
+  it.effect("G1: of twenty runs at once, seven make their request, and thirteen end", () =>
+    Effect.gen(function*() {
+      const model = modelOf(() => [delay("1 second"), ...say("Yes.")])
+      const results = yield* timed(twenty(model.layer, Budget.make({ calls: 7 })))
+      assert.lengthOf(model.requests, 7)
+      assert.deepStrictEqual(
+        results.map(({ haltedReason }) => haltedReason).sort(),
+        [...Array<string>(13).fill("budget"), ...Array<string>(7).fill("completed")]
+      )
+      const halted = results.filter(({ haltedReason }) => haltedReason === "budget")
+      for (const result of halted) assert.deepStrictEqual(ended(result), { resource: "calls", limit: 7, spent: 7 })
+    }))
+
+  it.effect("G8: the same order of asking gives the same grants, and never more than the limit", () =>
+    Effect.gen(function*() {
+      const seen = new Set<string>()
+      for (let round = 0; round < 100; round++) {
+        let running = 0
+        let most = 0
+        const model = modelOf((_, index) => [
+          delay(Duration.millis(10 + (index * 7 + round * 3) % 13)),
+          ...say("Yes.", used(10, 10))
+        ])
+        const budget = Budget.make({ tokens: 20_000 }, { estimate: () => 904 })
+        const watched = Adapter.layer({
+          stream: (request) =>
+            Stream.unwrap(Adapter.Adapter.useSync((adapter) => {
+              most = Math.max(most, ++running)
+              return Stream.ensuring(adapter.stream(request), Effect.sync(() => running--))
+            })).pipe(Stream.provide(model.layer))
+        })
+        const results = yield* timed(twenty(watched, budget))
+        assert.isAtMost(most, 4)
+        seen.add(results.map(({ haltedReason }) => haltedReason).join())
+      }
+      assert.strictEqual(seen.size, 1)
+    }))
+
+  it.effect("G10: a step, a classification, a second pass and a reply asked for again are on the account", () =>
+    Effect.gen(function*() {
+      const model = modelOf((_, index) => index === 3 ? [streamError("network_error")] : say("{\"a\":1}"))
+      const format = { type: "json_schema", name: "a", schema: { type: "object", properties: {} } } as const
+      const spent = yield* Effect.gen(function*() {
+        yield* Step.run("One")
+        yield* Adapter.classify([Message.user("Two")])
+        yield* Chat.run("Three", { responseFormat: format, structuredFinalize: true })
+        return yield* Budget.spent
+      }).pipe(Effect.provide(Layer.merge(model.layer, Limits.layer({ budget: Budget.make({ calls: 10 }) }))))
+      assert.strictEqual(spent?.left.calls, 10 - model.requests.length)
+      assert.lengthOf(model.requests, 4)
+    }))
+
+  it.effect("G3, G10: a classification is settled by the usage of its reply, and each has an id of its own", () =>
+    Effect.gen(function*() {
+      const ids = new Set<string>()
+      const budget = Budget.from({
+        reserve: ({ id }) => Effect.sync(() => void ids.add(id)).pipe(Effect.as(true)),
+        settle: () => Effect.void
+      })
+      const model = modelOf((_, index) => index === 0 ? say("Yes.", used(10, 5)) : say("No.", used(20, 5)))
+      const spent = yield* Effect.gen(function*() {
+        yield* Adapter.classify([Message.user("One")])
+        yield* Adapter.classify([Message.user("Two")])
+        return yield* Budget.spent
+      }).pipe(Effect.provide([model.layer, Limits.layer({ budget })]))
+      assert.deepStrictEqual([spent?.calls, spent?.inputTokens, spent?.outputTokens], [2, 30, 10])
+      assert.strictEqual(ids.size, 2)
+    }))
+
+  it.effect("G10: a step and a classification that the account refuses fail, and make no request", () =>
+    Effect.gen(function*() {
+      const model = modelOf(() => say("Yes."))
+      const errors = yield* Effect.all([
+        Effect.flip(Step.run("One")),
+        Effect.flip(Adapter.classify([Message.user("Two")]))
+      ]).pipe(Effect.provide(Layer.merge(model.layer, Limits.layer({ budget: Budget.make({ calls: 0 }) }))))
+      for (const error of errors) assert.propertyVal(error, "reason", "invalid_request")
+      assert.lengthOf(model.requests, 0)
+    }))
+})
+
+describe("a run with a budget", () => {
+  it.effect("G7: an exhausted budget leaves one closing call without tools", () =>
+    Effect.gen(function*() {
+      const model = modelOf((_, index) => index < 2 ? call("look") : say("A loom."))
+      const result = yield* Chat.run("What?", { tools: [look], budget: Budget.make({ calls: 3 }) }).pipe(
+        Effect.provide(model.layer)
+      )
+      assert.strictEqual(result.finalized, "budget")
+      assert.strictEqual(result.haltedReason, "completed")
+      assert.strictEqual(model.requests[2]?.toolChoice, "none")
+      assert.strictEqual(result.spent?.calls, 3)
+      assert.deepStrictEqual(result.spent?.left, { calls: 0 })
+    }))
+
+  it.effect("G7: with \"halt\" the run ends, and its calls are answered", () =>
+    Effect.gen(function*() {
+      const model = modelOf(() => call("look"))
+      const budget = Budget.make({ calls: 2 }, { onExhausted: "halt" })
+      const result = yield* Chat.run("What?", { tools: [look], budget }).pipe(Effect.provide(model.layer))
+      assert.deepStrictEqual(ended(result), { resource: "calls", limit: 2, spent: 2 })
+      assert.strictEqual(result.thread.messages.at(-1)?.role, "tool")
+      assert.lengthOf(model.requests, 2)
+    }))
+
+  for (const resource of ["calls", "inputTokens", "outputTokens", "tokens", "money"] as const) {
+    it.effect(`G6: a limit of 0 ${resource} makes no request`, () =>
+      Effect.gen(function*() {
+        const model = modelOf(() => say("Yes."), { provider: "openai", model: "gpt-free" })
+        const result = yield* Chat.run("Hi", { budget: Budget.make({ [resource]: 0 }) }).pipe(
+          Effect.provide(Layer.merge(model.layer, Pricing.layer(table)))
+        )
+        assert.deepStrictEqual(ended(result), { resource, limit: 0, spent: 0 })
+        assert.lengthOf(model.requests, 0)
+      }))
+  }
+
+  it.effect("G5: a model without a price makes no request under a bound of money", () =>
+    Effect.gen(function*() {
+      const model = modelOf(() => say("Yes."), { provider: "openai", model: "gpt-6" })
+      const result = yield* Chat.run("Hi", { budget: Budget.make({ money: 1_000_000 }) }).pipe(
+        Effect.provide(Layer.merge(model.layer, Pricing.layer(table)))
+      )
+      assert.deepStrictEqual(ended(result), { resource: "money", limit: 1_000_000, spent: 0, reason: "unpriced" })
+      assert.lengthOf(model.requests, 0)
+    }))
+
+  it.effect("G5: \"count-tokens\" counts the tokens of a model without a price", () =>
+    Effect.gen(function*() {
+      const model = modelOf(() => say("Yes.", used(10, 5)), { provider: "openai", model: "gpt-6" })
+      const budget = Budget.make({ money: 0 + 1, tokens: 20_000 }, { onUnpriced: "count-tokens" })
+      const result = yield* Chat.run("Hi", { budget }).pipe(Effect.provide(model.layer))
+      assert.deepStrictEqual(result.spent, {
+        calls: 1,
+        inputTokens: 10,
+        outputTokens: 5,
+        money: 0,
+        left: { money: 1, tokens: 19_985 }
+      })
+    }))
+
+  const priced: ReadonlyArray<readonly [string, string | undefined, number]> = [
+    ["gpt-5", undefined, 2_250],
+    ["gpt-5-mini", undefined, 450],
+    ["gpt-5-2025-08-07", undefined, 2_250],
+    ["gpt-5-20250807", undefined, 2_250],
+    ["alias", "gpt-5-mini-2025-08-07", 450]
+  ]
+  for (const [requested, replied, money] of priced) {
+    it.effect(`G92: ${requested}${replied === undefined ? "" : `, which replies as ${replied},`} costs ${money}`, () =>
+      Effect.gen(function*() {
+        const model = modelOf(
+          () => [text("Yes."), used(1_000, 100), finish("stop", replied === undefined ? {} : { model: replied })],
+          { provider: "openai", model: requested }
+        )
+        const budget = Budget.make({ calls: 9, tokens: 100_000 })
+        const result = yield* Chat.run("Hi", { budget }).pipe(
+          Effect.provide(Layer.merge(model.layer, Pricing.layer(table)))
+        )
+        assert.strictEqual(result.spent?.money, money)
+      }))
+  }
+
+  it.effect("a price is rounded up, and tokens from a cache have their own", () =>
+    Effect.gen(function*() {
+      const counts = usage({ inputTokens: 1_001, cachedInputTokens: 1_000, outputTokens: 0 })
+      const model = modelOf(() => say("Yes.", counts), { provider: "openai", model: "gpt-5" })
+      const result = yield* Chat.run("Hi", { budget: Budget.make({ calls: 2 }) }).pipe(
+        Effect.provide(Layer.merge(model.layer, Pricing.layer(table)))
+      )
+      assert.strictEqual(result.spent?.money, 127)
+    }))
+
+  it.effect("a price that the provider reports counts in dollars, and in no other currency", () =>
+    Effect.gen(function*() {
+      const counts = usage({ inputTokens: 1_000, outputTokens: 100, totalCost: 0.0031 })
+      const model = modelOf(() => say("Yes.", counts), { provider: "openai", model: "gpt-5" })
+      const spentIn = (currency: string) =>
+        Effect.map(
+          Chat.run("Hi", { budget: Budget.make({ calls: 2 }) }).pipe(
+            Effect.provide(Layer.merge(model.layer, Pricing.layer(table, { currency })))
+          ),
+          ({ spent }) => spent?.money
+        )
+      assert.deepStrictEqual(yield* Effect.all([spentIn("USD"), spentIn("EUR")]), [3_100, 2_250])
+    }))
+})
+
+describe("the settlement of a reply", () => {
+  const estimate = () => 1_000
+  const budget = () => Budget.make({ calls: 9, tokens: 100_000 }, { estimate, outputReserve: 500, onExhausted: "halt" })
+  const spentBy = (reply: Reply, leave?: number) =>
+    Effect.gen(function*() {
+      const model = modelOf((_, index) => index === 0 ? reply : say("Yes.", used(0, 0)))
+      const account = Limits.layer({ budget: budget() })
+      return yield* Effect.gen(function*() {
+        const events = Chat.stream("Hi")
+        yield* Effect.ignore(Stream.runDrain(leave === undefined ? events : Stream.take(events, leave)))
+        const spent = yield* Budget.spent
+        // Nothing stays reserved: what was not spent can be reserved again.
+        const left = spent?.left.tokens ?? 0
+        const all = yield* Chat.run("More", { maxTokens: left - 1_000 })
+        assert.strictEqual(all.haltedReason, "completed")
+        return [9 - (spent?.left.calls ?? 0), 100_000 - left]
+      }).pipe(Effect.provide(Layer.merge(model.layer, account)))
+    })
+
+  const said = "x".repeat(400)
+  const counted = Script.rawChunk({ usage: { inputTokens: 10, outputTokens: 5 } })
+  const rows: ReadonlyArray<readonly [string, Reply, readonly [number, number], number?]> = [
+    ["whole, with usage", say("Yes.", used(10, 5)), [1, 15]],
+    ["whole, without usage", say("Yes."), [1, 1_500]],
+    ["refused before a word", [preflightError("rate_limited")], [0, 0]],
+    ["refused behind usage", [counted, streamError("provider_unavailable")], [1, 15]],
+    ["a network error before a word", [preflightError("network_error")], [1, 1_500]],
+    ["a timeout before a word", [preflightError("timeout")], [1, 1_500]],
+    ["broken behind a text, nothing reported", [text(said), streamError("provider_unavailable")], [1, 1_500]],
+    ["broken behind a text, input reported", [counted, text(said), streamError("provider_unavailable")], [1, 110]],
+    ["broken behind a text, more output reported", [
+      Script.rawChunk({ usage: { inputTokens: 10, outputTokens: 900 } }),
+      text(said),
+      error("network_error")
+    ], [1, 910]],
+    ["left by its reader", [counted, text(said), delay(Duration.infinity)], [1, 110], 3],
+    ["left before it was asked", say("Yes.", used(10, 5)), [0, 0], 0]
+  ]
+  for (const [title, reply, spent, leave] of rows) {
+    it.effect(`G3: ${title}`, () =>
+      Effect.map(spentBy(reply, leave), (found) => assert.deepStrictEqual(found, [...spent])))
+  }
+
+  it.effect("G3: cut at every event of its reply, by its reader, by the provider and by the network", () =>
+    Effect.gen(function*() {
+      const words = Array.from({ length: 12 }, () => text("x".repeat(40)))
+      const reported = 6
+      // The input is reported behind six texts.
+      const entries = [...words.slice(0, reported), counted, ...words.slice(reported)]
+      const expected = (said: number, isReported: boolean) => isReported ? [1, 10 + Math.max(5, 10 * said)] : [1, 1_500]
+      for (let length = 0; length <= entries.length; length++) {
+        const said = entries.slice(0, length).filter((entry) => entry !== counted).length
+        const isReported = length > reported
+        for (const reason of ["provider_unavailable", "network_error"] as const) {
+          const found = yield* spentBy([...entries.slice(0, length), streamError(reason)])
+          const isRefused = length === 0 && reason === "provider_unavailable"
+          assert.deepStrictEqual(found, isRefused ? [0, 0] : expected(said, isReported), `${length} ${reason}`)
+        }
+        const left = yield* spentBy([...entries.slice(0, length), delay(Duration.infinity)], length + 1)
+        assert.deepStrictEqual(left, expected(said, isReported), `${length} left`)
+      }
+    }))
+
+  it.effect("G3, G88: stopped at every step, nothing stays reserved", () =>
+    Effect.gen(function*() {
+      const left: Array<number> = []
+      const model = modelOf(({ messages }) =>
+        messages.length === 1
+          ? [delay(1), ...call("look", used(10, 5))]
+          : [text("Do"), delay(1), ...say("ne.", used(10, 5))]
+      )
+      const checked = Layer.effectDiscard(Effect.acquireRelease(
+        Effect.void,
+        () => Effect.map(Budget.spent, (spent) => left.push((spent?.left.tokens ?? 0) + tokensIn(spent)))
+      )).pipe(Layer.provideMerge(Limits.layer({ budget: budget() })))
+      const report = yield* everyStep(({ cancel }) => Chat.run("Hi", { tools: [look], cancel }), {
+        layer: Layer.merge(model.layer, checked),
+        maxOpsBeforeYield: 12
+      })
+      assert.deepStrictEqual(report.violations, [])
+      assert.isAbove(report.points, 20)
+      assert.deepStrictEqual(Array.from(new Set(left)), [100_000])
+    }))
+})
+
+describe("a tree of runs", () => {
+  const inner = (options: Omit<Chat.Options<ReadonlyArray<Tool.Any>, never, never, never, never>, "tools"> & {
+    readonly tools?: ReadonlyArray<typeof look>
+  } = {}) =>
+    Tool.fromChat("inner", {
+      parameters: { n: Schema.Finite },
+      chat: ({ n }) => Chat.stream(`Inner ${n}`, options)
+    })
+  const asksFor = (count: number): Reply => [
+    ...Array.from({ length: count }, (_, n) => toolCall(`c${n}`, "inner", { n })),
+    finish("tool_calls")
+  ]
+  const isInner = ({ messages }: Adapter.Request) => Message.text(messages[0]!).startsWith("Inner")
+
+  it.effect("G1: sub-agents of a run with nine calls: one, seven and one, and thirteen fail", () =>
+    Effect.gen(function*() {
+      const model = modelOf((request) =>
+        isInner(request)
+          ? [delay("1 second"), ...say("Inside.")]
+          : request.messages.length === 1
+          ? asksFor(20)
+          : say("All in all.")
+      )
+      const result = yield* timed(
+        Chat.run("Ask twenty", { tools: [inner()], budget: Budget.make({ calls: 9 }), maxConcurrency: 20 }).pipe(
+          Effect.provide(model.layer)
+        )
+      )
+      assert.lengthOf(model.requests, 9)
+      assert.strictEqual(result.finalized, "budget")
+      const answers = result.thread.messages.filter(({ role }) => role === "tool")
+      const failed = answers.filter(({ isError }) => isError === true)
+      assert.lengthOf(failed, 13)
+      for (const { content } of failed) assert.match(String(content), /budget/)
+      assert.lengthOf(answers.filter(({ content }) => content === "Inside."), 7)
+      assert.strictEqual(result.spent?.calls, 9)
+    }))
+
+  it.effect("G2: exhausted at depth 3, all levels end in a result", () =>
+    Effect.gen(function*() {
+      const ends: Array<string> = []
+      const heard = Rule.make("heard", { end: ({ _tag }) => void ends.push(_tag) })
+      const lowest = inner({ tools: [look], rules: [heard] })
+      const middle = Tool.fromChat("inner", {
+        parameters: { n: Schema.Finite },
+        chat: () => Chat.stream("Inner 1", { tools: [lowest], rules: [heard] })
+      })
+      const model = modelOf((request) => Message.text(request.messages[0]!) === "Inner 0" ? call("look") : asksFor(1))
+      const run = (calls: number, onExhausted: "finalize" | "halt") =>
+        Chat.run("Go down", { tools: [middle], rules: [heard], budget: Budget.make({ calls }, { onExhausted }) }).pipe(
+          Effect.provide(model.layer)
+        )
+      const halted = yield* run(4, "halt")
+      assert.lengthOf(model.requests, 4)
+      assert.deepStrictEqual(ends, ["RuleEnded", "RuleEnded", "RuleEnded"])
+      assert.deepStrictEqual(ended(halted), { resource: "calls", limit: 4, spent: 4 })
+      // Each level has an answer for its call, which says why.
+      const answer = halted.thread.messages.find(({ role }) => role === "tool")
+      assert.isTrue(answer?.isError)
+      assert.match(String(answer?.content), /budget/)
+      ends.length = model.requests.length = 0
+      const closed = yield* run(4, "finalize")
+      assert.lengthOf(model.requests, 4)
+      assert.deepStrictEqual(closed.spent?.left, { calls: 0 })
+      assert.deepStrictEqual(ends.slice(0, 2), ["RuleEnded", "RuleEnded"])
+      assert.lengthOf(ends, 3)
+    }))
+
+  it.effect("G90: a budget inside a budget: each request is granted by both", () =>
+    Effect.gen(function*() {
+      const model = modelOf((request) =>
+        isInner(request) ? call("look") : request.messages.length === 1 ? asksFor(1) : say("So.")
+      )
+      const bounded = inner({ tools: [look], budget: Budget.make({ calls: 2 }, { onExhausted: "halt" }) })
+      const run = (calls: number) =>
+        Chat.run("Ask", { tools: [bounded], budget: Budget.make({ calls }) }).pipe(Effect.provide(model.layer))
+      const wide = yield* run(9)
+      assert.strictEqual(wide.spent?.calls, 4)
+      const narrow = yield* run(3)
+      assert.strictEqual(narrow.spent?.calls, 3)
+      assert.strictEqual(narrow.finalized, "budget")
+    }))
+
+  it.effect("G91: a sub-agent that starts early waits for what its parent's reply holds", () =>
+    Effect.gen(function*() {
+      const early = Tool.fromChat("inner", {
+        parameters: { n: Schema.Finite },
+        readOnly: true,
+        chat: () => Chat.stream("Inner", { maxTokens: 600 })
+      })
+      const model = modelOf((request) =>
+        isInner(request)
+          ? say("Inside.", used(10, 10))
+          : request.messages.length === 1
+          ? [toolCall("c", "inner", { n: 1 }), delay("10 seconds"), used(10, 10), finish("tool_calls")]
+          : say("So.", used(10, 10))
+      )
+      const budget = Budget.make({ tokens: 1_500 }, { estimate: () => 100, outputReserve: 600, onExhausted: "halt" })
+      const result = yield* timed(Chat.run("Ask", { tools: [early], budget }).pipe(Effect.provide(model.layer)))
+      assert.strictEqual(result.haltedReason, "completed")
+      assert.lengthOf(model.requests, 3)
+    }))
+
+  it.effect("handlers read what the tree has spent, and prepareStep what the run has", () =>
+    Effect.gen(function*() {
+      const seen: Array<number | undefined> = []
+      const meter = Tool.make("look", {
+        parameters: {},
+        handler: () => Effect.map(Budget.spent, (spent) => void seen.push(spent?.calls))
+      })
+      const model = modelOf((_, index) => index === 0 ? call("look") : say("Done."))
+      yield* Chat.run("Hi", {
+        tools: [meter],
+        budget: Budget.make({ calls: 9 }),
+        prepareStep: ({ spent }) => {
+          seen.push(spent?.calls)
+          return {}
+        }
+      }).pipe(Effect.provide(model.layer))
+      assert.deepStrictEqual(seen, [0, 1, 1])
+    }))
+})
+
+it.effect("G39: another model reserves at its own price, and the reservation of the first returns", () =>
+  Effect.gen(function*() {
+    const first = modelOf(() => [preflightError("provider_unavailable")], { provider: "openai", model: "gpt-5-mini" })
+    const second = modelOf(() => say("Yes.", used(1_000, 100)), { provider: "openai", model: "gpt-5" })
+    const models = Adapter.fallback([{ layer: first.layer, name: "first" }, { layer: second.layer, name: "second" }])
+    const run = (money: number) => {
+      const budget = Budget.make({ money }, { estimate: () => 1_000, outputReserve: 100, onExhausted: "halt" })
+      return Chat.run("Hi", { budget }).pipe(Effect.provide(Layer.merge(models, Pricing.layer(table))))
+    }
+    assert.strictEqual((yield* run(2_250)).spent?.money, 2_250)
+    const refused = yield* run(2_249)
+    assert.deepStrictEqual(ended(refused), { resource: "money", limit: 2_249, spent: 0 })
+    assert.deepStrictEqual(refused.spent?.left, { money: 2_249 })
+  }))
+
+describe("an account of one's own", () => {
+  it.effect("each request is reserved, and settled once, also where the run is left", () =>
+    Effect.gen(function*() {
+      const told: Array<unknown> = []
+      const budget = Budget.from({
+        reserve: ({ amount, id }) => Effect.as(Effect.sync(() => told.push(["reserve", id, amount.calls])), true),
+        settle: ({ id }, spent) => Effect.sync(() => told.push(["settle", id, spent.outputTokens]))
+      })
+      const model = modelOf((_, index) => index === 0 ? call("look", used(10, 5)) : say("Done.", used(10, 7)))
+      const options = { tools: [look], budget, requestId: "r" } as const
+      yield* Chat.run("Hi", options).pipe(Effect.provide(model.layer))
+      assert.deepStrictEqual(told, [["reserve", "r/0/1", 1], ["settle", "r/0/1", 5], ["reserve", "r/1/1", 1], [
+        "settle",
+        "r/1/1",
+        7
+      ]])
+      told.length = 0
+      yield* Stream.runDrain(Stream.take(Chat.stream("Hi", options), 2)).pipe(Effect.provide(model.layer))
+      assert.lengthOf(told, 2)
+    }))
+
+  it.effect("G88: a reservation is settled by nothing where a stop comes as it is made, or where it dies", () =>
+    Effect.gen(function*() {
+      for (const isStopped of [true, false]) {
+        const told: Array<unknown> = []
+        const committed = yield* Deferred.make<void>()
+        const commit = Effect.andThen(Effect.sync(() => told.push("reserve")), Deferred.succeed(committed, undefined))
+        const budget = Budget.from({
+          reserve: () => Effect.andThen(commit, isStopped ? Effect.never : Effect.die(new Error("no database"))),
+          settle: (_, { calls, money }) => Effect.sync(() => told.push([calls, money]))
+        })
+        const model = modelOf(() => say("Yes."))
+        const running = yield* Effect.forkChild(Chat.run("Hi", { budget }).pipe(Effect.provide(model.layer)))
+        yield* Deferred.await(committed)
+        if (isStopped) yield* Fiber.interrupt(running)
+        assert.isTrue(Exit.isFailure(yield* Fiber.await(running)))
+        assert.deepStrictEqual(told, ["reserve", [0, 0]])
+        assert.lengthOf(model.requests, 0)
+      }
+    }))
+
+  it.effect("a refusal ends the run before the request, and gives back what was reserved around it", () =>
+    Effect.gen(function*() {
+      const model = modelOf(() => say("Yes."))
+      const closed = Budget.from({ reserve: () => Effect.succeed(false), settle: () => Effect.void })
+      const result = yield* Chat.run("Hi", { budget: closed }).pipe(
+        Effect.provide(Layer.merge(model.layer, Limits.layer({ budget: Budget.make({ calls: 1 }) })))
+      )
+      assert.deepStrictEqual(ended(result), { reason: "refused" })
+      assert.deepStrictEqual(result.spent?.left, { calls: 1 })
+      assert.lengthOf(model.requests, 0)
+    }))
+})
+
+describe("wrong budgets", () => {
+  const wrong: ReadonlyArray<readonly [string, () => unknown, RegExp]> = [
+    ["a negative limit", () => Budget.make({ calls: -1 }), /calls.*whole number, 0 or more/],
+    ["a fractional limit", () => Budget.make({ money: 0.5 }), /money.*whole number, 0 or more/],
+    ["an unknown limit", () => Budget.make({ dollars: 1 } as never), /dollars/],
+    ["no limit", () => Budget.make({}), /at least one/],
+    ["count-tokens without tokens", () => Budget.make({ money: 1 }, { onUnpriced: "count-tokens" }), /tokens/],
+    [
+      "a budget that is none",
+      () => Effect.runSync(Effect.scoped(Layer.build(Limits.layer({ budget: {} as never })))),
+      /Budget.make/
+    ],
+    ["a layer without a limit", () => Limits.layer({}), /at least one/],
+    [
+      "a negative price",
+      () => Pricing.layer({ a: { models: { m: { cost: { input: -1, output: 0 } } } } }),
+      /greater than or equal to 0.*\["a"\]\["models"\]\["m"\]\["cost"\]\["input"\]/s
+    ],
+    ["a table without models", () => Pricing.layer({ a: {} } as never), /\["a"\]\["models"\]/]
+  ]
+  for (const [title, make, message] of wrong) {
+    it(`${title} is a defect that says what is right`, () => assert.throws(make, message))
+  }
+})
+
+describe("functions of the caller that fail", () => {
+  const model = () => modelOf(() => say("Yes.", used(100, 100)), { provider: "openai", model: "gpt-5" })
+  const twice = <E>(budget: Budget.Budget, given: Layer.Layer<never, E>) =>
+    Effect.all([Effect.exit(Chat.run("One")), Effect.exit(Chat.run("Two")), Budget.spent]).pipe(
+      Effect.provide(Layer.mergeAll(model().layer, given, Limits.layer({ budget })))
+    )
+  const estimated = (value: unknown) =>
+    twice(Budget.make({ tokens: 1_000 }, { estimate: () => value as number, outputReserve: 10 }), Layer.empty)
+  const priced = (value: unknown) =>
+    twice(Budget.make({ money: 2 }), Layer.succeed(Pricing.Prices, () => value as number))
+
+  for (const value of [NaN, Infinity, -1, "5", null]) {
+    it.effect(`an estimate and a price of ${JSON.stringify(value)} are defects, and leave the bounds as they are`, () =>
+      Effect.gen(function*() {
+        for (
+          const [ran, left, message] of [
+            [estimated, { tokens: 1_000 }, /estimate returned .*; return a number, 0 or more/],
+            [priced, { money: 2 }, /Prices returned .*; return a number, 0 or more/]
+          ] as const
+        ) {
+          const [one, two, spent] = yield* ran(value)
+          for (const exit of [one, two]) assert.match(Exit.isFailure(exit) ? String(exit.cause) : "", message)
+          assert.deepStrictEqual(spent?.left, left)
+        }
+      }))
+  }
+
+  it.effect("a price below one counts as one, so that many of them reach the bound", () =>
+    Effect.gen(function*() {
+      const [one, two, spent] = yield* priced(0.3)
+      assert.isTrue(Exit.isSuccess(one) && Exit.isSuccess(two))
+      assert.deepStrictEqual([spent?.money, spent?.left], [2, { money: 0 }])
+    }))
+
+  it.effect("the price of a reply that throws fails its run, and others do not wait for the reservation", () =>
+    Effect.gen(function*() {
+      const told: Array<unknown> = []
+      const own = Budget.from({
+        reserve: () => Effect.succeed(true),
+        settle: (_, { money }) => Effect.sync(() => told.push(money))
+      })
+      const throwing = Layer.succeed(Pricing.Prices, ({ usage: { outputTokens } }) => {
+        if (outputTokens === 100) throw new Error("no table")
+        return 1
+      })
+      const program = Effect.gen(function*() {
+        const first = yield* Effect.exit(Chat.run("One", { budget: own }))
+        const second = yield* Chat.run("Two")
+        return [Exit.isFailure(first) ? String(first.cause) : "", second.haltedReason, yield* Budget.spent] as const
+      })
+      const [cause, halted, spent] = yield* timed(program.pipe(
+        Effect.provide(Layer.mergeAll(model().layer, throwing, Limits.layer({ budget: Budget.make({ money: 1 }) })))
+      ))
+      assert.match(cause, /no table/)
+      assert.strictEqual(halted, "budget")
+      assert.deepStrictEqual([spent?.left, told], [{ money: 0 }, [1]])
+    }))
+
+  it.effect("an account that dies as it settles leaves the others settled", () =>
+    Effect.gen(function*() {
+      for (
+        const dies of [() => Effect.die(new Error("no database")), () => {
+          throw new Error("no database")
+        }]
+      ) {
+        const told: Array<number> = []
+        const reserve = () => Effect.succeed(true)
+        const inner = Budget.from({ reserve, settle: (_, { calls }) => Effect.sync(() => told.push(calls)) })
+        const outer = Limits.layer({ budget: Budget.from({ reserve, settle: dies }) })
+        const exit = yield* Effect.exit(
+          Chat.run("Hi", { budget: inner }).pipe(Effect.provide(Layer.merge(model().layer, outer)))
+        )
+        assert.match(Exit.isFailure(exit) ? String(exit.cause) : "", /no database/)
+        assert.deepStrictEqual(told, [1])
+      }
+    }))
+
+  it.effect("usage and a cost below zero are none that a provider reports: nothing comes back by them", () =>
+    Effect.gen(function*() {
+      const reported = usage({ inputTokens: -1_000, outputTokens: -1_000, totalCost: -5 })
+      const { layer } = modelOf(() => say("Yes.", reported), { provider: "openai", model: "gpt-5" })
+      const budget = Budget.make({ tokens: 100, money: 5 }, { estimate: () => 10, outputReserve: 10 })
+      const spent = yield* Effect.andThen(Chat.run("Hi"), Budget.spent).pipe(
+        Effect.provide(Layer.mergeAll(layer, Layer.succeed(Pricing.Prices, () => 1), Limits.layer({ budget })))
+      )
+      assert.deepStrictEqual(spent?.left, { tokens: 80, money: 4 })
+    }))
+})
