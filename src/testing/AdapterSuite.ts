@@ -1,6 +1,6 @@
 /**
- * Contract for adapters as runnable cases: the frame of a reply, the order inside it, and an adapter's duties towards
- * its connections. One suite is for an adapter that answers, the other for an adapter that cannot.
+ * Contract for adapters as runnable cases: a reply's frame, the order inside, and an adapter's duties towards
+ * its connections. One suite is for adapters with an answer, the other for adapters that fail.
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"

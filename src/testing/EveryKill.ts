@@ -236,8 +236,7 @@ const pointsOf = (lines: ReadonlyArray<WorldLog.Line>, pid?: number): ReadonlyAr
   lines.flatMap((line) => line._tag === "Reached" && (pid === undefined || line.pid === pid) ? line.name : [])
 
 /**
- * Returns the boundaries of the process with the most: among processes sharing a program, the process that did the
- * work.
+ * Returns the longest boundary list of any process: if several processes share a program, that process did the work.
  */
 const longest = (lines: ReadonlyArray<WorldLog.Line>): ReadonlyArray<string> =>
   [...new Set(lines.map(({ pid }) => pid))].map((pid) => pointsOf(lines, pid))

@@ -55,8 +55,8 @@ export interface Options<Out = never, In = never> {
    */
   readonly layer?: Layer.Layer<Out, unknown, In>
   /**
-   * Number of operations after which a fiber yields to others, at least 3. Within Effect's own 2,048 (the default), a
-   * fiber that waits for nothing is not stopped; small numbers create stopping points everywhere inside.
+   * A fiber yields to others after this many operations, at least 3. By default they are Effect's own 2,048, within
+   * which a fiber without waits is not stopped; small numbers create stopping points everywhere inside.
    */
   readonly maxOpsBeforeYield?: number
   /** Maximum number of points to try; beyond it the tried points are spread evenly. 1,000 by default. */
@@ -82,7 +82,7 @@ export interface Options<Out = never, In = never> {
  * @category models
  */
 export interface Violation {
-  /** Step before which the run was stopped. Undefined for a run that was not stopped. */
+  /** The run was stopped before this step. Undefined if never stopped. */
   readonly step?: number
   /** Kind of stop. */
   readonly stop: "none" | "hard" | "soft"

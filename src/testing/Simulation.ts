@@ -42,7 +42,7 @@ export interface Options {
   readonly interruptAt?: number
   /** Receives each step number before the step, and once more when nothing is left to run. */
   readonly onStep?: (step: number) => void
-  /** Number of steps after which a simulation is ended. 100,000 by default. */
+  /** Most steps a simulation may take before it is ended. 100,000 by default. */
   readonly maxSteps?: number
 }
 

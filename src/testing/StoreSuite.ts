@@ -136,7 +136,7 @@ const response: Response.Response = {
   metadata: {}
 }
 
-/** A record of each kind, with values that are hard to store: empty lists, Unicode, nulls, and nested values. */
+/** One record per kind, filled with hard-to-store values: empty lists, Unicode, nulls, and nested values. */
 const everyKind: Appended = [
   {
     _tag: "Opened",
@@ -285,7 +285,7 @@ const runEnded = (requestId: string): Journal.RunEnded => ({
   status: "completed"
 })
 
-/** Returns a snapshot of the session with this id. */
+/** Returns the snapshot record for a session id. */
 const opened = (id: string): Journal.Record => ({ _tag: "Opened", format: 1, session: Session.make({ id }) })
 
 const submitted: Journal.Record = { _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }

@@ -109,7 +109,7 @@ const Look = Rpc.make("Look")
 const pointFields = {
   /** Journal version at that time. */
   version: Schema.Int,
-  /** Id of the run open at that version. Undefined if no run is active. */
+  /** The open run's id at that version. Undefined if no run is active. */
   requestId: Schema.optionalKey(Schema.String)
 }
 

@@ -48,7 +48,7 @@ export const CurrentNesting: Context.Reference<Nesting | undefined> = Context.Re
 export class ChatFailed extends Schema.TaggedError<ChatFailed>("heddle/Tool/ChatFailed")("ChatFailed", {
   /** `haltedReason` of the run's result, or `"no_result"` for a stream without a result. */
   reason: Schema.String,
-  /** The run's question, its error, or the detail of the rule that ended it. */
+  /** The run's question, its error, or the detail from the rule ending the run. */
   detail: Schema.optionalKey(Schema.String)
 }) {
   override get message(): string {

@@ -329,7 +329,7 @@ export interface Options {
 }
 
 /**
- * Input for an adapter: the entries of one call, a list of calls, or options.
+ * Input for an adapter: one call's entries, a list for several calls, or options.
  *
  * @category models
  */

@@ -66,7 +66,7 @@ export const fold = (events: ReadonlyArray<Event.Event>, { policy, result }: Opt
   return messages.map((message) => ({ law: "fold", message }))
 }
 
-/** Checks that the messages of each step, and those after the last step, are exactly what the thread gained. */
+/** Checks that the thread gained exactly each step's messages, and the messages after the last step. */
 const additions = (events: ReadonlyArray<Event.Event>): ReadonlyArray<string> => {
   let before: number | undefined
   return events.flatMap((event) => {

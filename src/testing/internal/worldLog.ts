@@ -47,7 +47,7 @@ export type Line = Happened & { readonly pid: number; readonly millis: number }
 const fileOf = (folder: string): string => `${folder}/world.jsonl`
 
 /**
- * Opens an attempt's log for one process. A line is a single write at the end of the file, which a kill cannot cut.
+ * Opens an attempt's log for one process. Each line is a single write at the file's end: a kill cannot cut a line.
  */
 export const writer = (folder: string): (happened: Happened) => void => {
   const fs = Node.fileSystem()
