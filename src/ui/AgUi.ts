@@ -86,7 +86,7 @@ export interface Encoder {
 /** Number of calls beyond which calls are sent as a message list: the client copies its messages for each event. */
 const mostCalls = 200
 
-/** Returns the id of a call answer's message. Posted bodies identify such messages by this id. */
+/** Returns the message id for a call's answer. Its prefix marks the server's own answers in posted bodies. */
 const resultId = (callId: string, base: string): string => `res-${base}-${callId}`
 
 const argumentsOf = (move: Extract<Machine.Move, { readonly kind: "callReady" }>): string =>
@@ -558,8 +558,8 @@ export interface EventsOptions extends Options {
 }
 
 /**
- * Encodes a stream of public events. If the stream fails, or ends before its run, the events end with `RUN_ERROR`; a
- * failure follows.
+ * Encodes a stream of public events. If the stream fails, or ends before its run, the events end with `RUN_ERROR`. A
+ * failed stream then fails.
  *
  * **Example** (A run as events)
  *
@@ -759,7 +759,7 @@ const submitted = (reader: Posted.Reader, messages: ReadonlyArray<unknown>): Rea
 /**
  * Reads the requests in a `RunAgentInput`: its last message if written by the user, the `resume` entries, the answers
  * in trailing `tool` messages, and the client's tools. It reads nothing else, since the conversation belongs to the
- * session. If none of these exist and the client has a reply, the body requests this reply again, as a `Retry`.
+ * session. If a body has only tools and the client has a reply, the body requests this reply again, as a `Retry`.
  *
  * **Details**
  *
@@ -809,7 +809,7 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
     const reply = messages.findLast((message) => Json.isObject(message) && message["role"] === "assistant")
     if (actions.length === 0) {
       if (!Json.isObject(reply)) {
-        return reader.refuse("messages", "must end with a message of the user, or have an answer or a reply")
+        return reader.refuse("messages", "must end with a user message, or contain an answer or a reply")
       }
       const messageId = reader.id(reply["id"], "messages (the last reply's id)")
       const retry: Body.Retry = { _tag: "Retry", steps: 0, isRegeneration: false }

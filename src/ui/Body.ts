@@ -94,9 +94,9 @@ export interface Deny {
 }
 
 /**
- * A request for a reply the client lacks, in the AI SDK: `sendMessage()` without a message, and `regenerate()`. The
- * server distinguishes three cases: it sends a message that never arrived, follows a running reply, and retries a
- * failed or cut reply.
+ * A request for a reply the client lacks: in the AI SDK `sendMessage()` without a message and `regenerate()`, in AG-UI
+ * a body with nothing new. The server sends a message that never arrived, follows a running reply, or retries a failed
+ * or cut reply.
  *
  * @category models
  */
@@ -145,9 +145,9 @@ export interface Posted {
   readonly runId?: string
   /** Ids of the client's messages, in AG-UI. Undefined if the client need not list its messages. */
   readonly messageIds?: ReadonlySet<string>
-  /** Requests, in body order. At least one. */
+  /** Requests, at least one, in the body's order. AG-UI's `resume` entries come first. */
   readonly actions: ReadonlyArray<Action>
-  /** Client-side tools. `[]` by default. */
+  /** Client-side tools. Empty if the body brings none. */
   readonly clientTools: ReadonlyArray<ClientTool>
 }
 

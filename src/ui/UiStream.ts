@@ -119,7 +119,7 @@ const parsed = (text: string): unknown => {
 
 const outputOf = (content: Machine.Content | undefined): Schema.Json => Machine.valueOf(content, parsed) as Schema.Json
 
-/** Writes a suspension, except an approval of the message's own call. */
+/** Writes a suspension as Heddle's own part, for clients without a protocol chunk. */
 const questionOf = (callId: string, suspension: Event.PublicSuspension): Chunk => {
   const { answerSchema, expiresAt, id, kind, opts, question, toolCall } = suspension
   return {
@@ -399,7 +399,7 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
       const errorText = outcome.error?.message ?? "The run failed."
       return [{ type: "message-metadata", messageMetadata }, { type: "error", errorText }]
     }
-    // Once all calls in the last step are settled, the client may send its message again.
+    // Once all calls in the last step are settled, the client may send its message again. An empty step prevents this.
     const isSettled = waiting.length === 0 && !this.isPlain
     const step: ReadonlyArray<Chunk> = isSettled ? [{ type: "start-step" }, { type: "finish-step" }] : []
     const finishReason = finishReasonOf(outcome, this.protocol)
@@ -421,11 +421,11 @@ class UiEncoder implements Encoder, Machine.Words<Chunk> {
  * A run continuing a message has its own encoder, with the message's id: the client finds earlier calls' parts by id.
  * Besides protocol chunks, Heddle sends its own parts:
  *
- * - `data-heddle-question`: a suspension other than an approval (approvals become approval requests). Its id is the
- *   suspension id. Its data contain `kind`, `toolCallId`, and, if present, `question`, `opts`, `answerSchema` and
- *   `expiresAt`; for a nested call also `call`.
- * - `data-heddle-call`: a queued or started call. It is transient: only `onData` sees it. The data contain `state` and,
- *   for a queued call, the fields `reason`, `key`, `behind` and `elsewhere` from `ToolQueued`.
+ * - `data-heddle-question`: a suspension, except an approval of the message's own call, which becomes an approval
+ *   request. Its id is the suspension id. Its data contain `kind`, `toolCallId`, and, if present, `question`, `opts`,
+ *   `answerSchema` and `expiresAt`; for a nested call also `call`.
+ * - `data-heddle-call`: a queued or started call. It is transient: only `onData` sees it. The data contain `id`, `name`
+ *   and `state`, and for a queued call the fields `reason`, `key`, `behind` and `elsewhere` from `ToolQueued`.
  * - `data-heddle-subrun`: the run nested in a call's handler, as a {@link SubRun}. Its id is the call id.
  * - `data-heddle-output`: the typed answer as a single growing part, with its `value` and `isWhole`.
  * - `data-heddle-message`: a message into the run, refused with a `reason`. Before `protocol: 7` also a delivered
@@ -475,8 +475,8 @@ export interface ChunksOptions extends Options {
 }
 
 /**
- * Encodes a stream of public events. If the stream fails, or ends before its run, the chunks end with an error; a
- * failure follows.
+ * Encodes a stream of public events. If the stream fails, or ends before its run, the chunks end with an error. A
+ * failed stream then fails.
  *
  * **Example** (A run as chunks)
  *
@@ -533,8 +533,8 @@ export const headers: { readonly [name: string]: string } = {
 }
 
 /**
- * Writes chunks as server-sent events, ending with `[DONE]`. It sends a comment at once, for proxies waiting for a
- * first byte, and after every 15 seconds without a chunk.
+ * Writes chunks as server-sent events, ending with `[DONE]` unless the stream fails. It sends a comment at once, for
+ * proxies waiting for a first byte, and after every 15 seconds without a chunk.
  *
  * **Example** (The text of a body)
  *
@@ -580,9 +580,9 @@ export interface MessagesOptions {
   readonly publishReasoning?: boolean
   /** Calls waiting for an answer. None by default. */
   readonly suspensions?: ReadonlyArray<Event.Suspension>
-  /** Id of the run in which they began to wait, contained in their ids. */
+  /** Id of the run in which the suspended calls began to wait, part of their suspension ids. None by default. */
   readonly runId?: string
-  /** Encoded typed answers by reply index. None by default. */
+  /** Encoded typed answers, by the thread index of the reply. None by default. */
   readonly outputs?: ReadonlyMap<number, unknown>
   /**
    * Ids of messages delivered into a run, by thread index. Each is a part of the reply around it, as in the stream.
@@ -819,7 +819,7 @@ const answersOf = (
     if (state === "approval-responded") {
       const given = reader.object(approval, `${place}.approval`)
       const id = reader.callId(given["id"], `${place}.approval.id`)
-      // The person saw this part's arguments, and edits name its call.
+      // The person saw this part's arguments, and edits name its call, so the approval must be for this call.
       const { run } = CallPaths.parse(id) ?? {}
       const own = CallPaths.ownCall(id)
       if (run !== undefined && own !== undefined && typeof toolCallId === "string" && own !== toolCallId) {
@@ -863,8 +863,8 @@ interface Asked {
 
 /**
  * Returns the question answered by an output without a question id: the only question the last run asked for the call.
- * With several questions, the person may have read another. A question answered elsewhere counts, since the page still
- * shows it.
+ * With several questions, the person may have read another. Questions already answered elsewhere count too, since pages
+ * still show them to the person.
  */
 const answeredIn = (questions: ReadonlyArray<Asked>, output: unknown): Asked | undefined => {
   const last = questions.at(-1)
@@ -925,7 +925,7 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
       return reader.refuse("trigger", "must be submit-message or regenerate-message")
     }
     const messages = reader.list(given["messages"], "messages")
-    if (messages.length === 0) return reader.refuse("messages", "must have a message")
+    if (messages.length === 0) return reader.refuse("messages", "must not be empty")
     const field = `messages[${messages.length - 1}]`
     const last = reader.object(messages[messages.length - 1], field)
     const id = reader.messageId(last["id"], `${field}.id`)
@@ -935,13 +935,13 @@ export const read = (body: unknown, options: Body.ReadOptions = {}): Result.Resu
       const { messageId } = given
       const isNew = !isRegeneration && (messageId === undefined || messageId === null)
       if (!isRegeneration && !isNew && messageId !== id) {
-        return reader.unsupported("messageId", "an earlier message cannot be sent again: send a new one")
+        return reader.unsupported("messageId", "an earlier message cannot be sent again: send a new message")
       }
       const action: Body.Action = isNew ? said : { _tag: "Retry", message: said, steps: 0, isRegeneration }
       return { sessionId, actions: [action], clientTools: [] }
     }
     if (last["role"] !== "assistant") return reader.refuse(`${field}.role`, "must be user or assistant")
-    if (isRegeneration) return reader.refuse(`${field}.role`, "must be user where a reply is to be generated again")
+    if (isRegeneration) return reader.refuse(`${field}.role`, "must be user if a reply is requested again")
     const edits = given["edits"] === undefined ? {} : reader.object(given["edits"], "edits")
     const actions = answersOf(reader, last, edits, field)
     if (actions.length > 0) return { sessionId, messageId: id, actions, clientTools: [] }

@@ -92,8 +92,8 @@ export type Move =
   }
 
 /**
- * Protocol form of moves and deltas. Most of a run are deltas, so each is written on arrival: as a protocol message, or
- * as nothing.
+ * Protocol form of moves and deltas. Most events of a run are deltas, so each is written on arrival: as a protocol
+ * message, or as nothing.
  */
 export interface Words<out Out> {
   /** Writes a delta of the open text or reasoning. */

@@ -114,7 +114,7 @@ export class Reader {
   messageId(value: unknown, field: string): string {
     const id = this.id(value, field)
     if (id === "." || id === ".." || !id.isWellFormed()) {
-      return this.refuse(field, "must be a text that an address can have")
+      return this.refuse(field, "must be usable in an address: neither \".\" nor \"..\", and well-formed")
     }
     return id.startsWith(ownIds) ? this.refuse(field, `must not begin with ${ownIds}`) : id
   }
@@ -132,17 +132,17 @@ export class Reader {
   }
 
   private count(text: string, field: string): void {
-    // A character takes at most three bytes, so a text longer than the limit need not be encoded.
+    // A character takes at least one byte, so a text with more characters than the limit need not be encoded.
     this.texts += text.length > this.bounds.textBytes ? text.length : encoder.encode(text).length
     if (this.texts > this.bounds.textBytes) {
-      refuse("too_large", field, `text, answers and edits may have ${this.bounds.textBytes} bytes together`)
+      refuse("too_large", field, `text, answers and edits must not exceed ${this.bounds.textBytes} bytes together`)
     }
   }
 
   /** Accepts any JSON, copied into new objects. */
   json(value: unknown, field: string): Schema.Json {
     if (value === undefined) return null
-    if (Json.isDeeper(value, deepest)) return this.refuse(field, `may nest ${deepest} levels deep`)
+    if (Json.isDeeper(value, deepest)) return this.refuse(field, `must not nest deeper than ${deepest} levels`)
     const text = JSON.stringify(value)
     if (text === undefined) return this.refuse(field, "must be JSON")
     this.count(text, field)
@@ -193,7 +193,9 @@ export class Reader {
   }
 
   private enter(field: string): void {
-    if (++this.files > this.bounds.files) refuse("too_large", field, `a message may have ${this.bounds.files} files`)
+    if (++this.files > this.bounds.files) {
+      refuse("too_large", field, `a message may have at most ${this.bounds.files} files`)
+    }
   }
 
   /** Accepts a base64 file. */
@@ -201,13 +203,13 @@ export class Reader {
     this.enter(field)
     if (typeof data !== "string") return this.refuse(field, "must be base64")
     if (data.length / 4 * 3 > this.bounds.fileBytes + 3) {
-      refuse("too_large", field, `a file may have ${this.bounds.fileBytes} bytes`)
+      refuse("too_large", field, `a file must not exceed ${this.bounds.fileBytes} bytes`)
     }
     if (!base64.test(data)) return this.refuse(field, "must be base64")
     const bytes = Base64.decode(data)
     if (Result.isFailure(bytes)) return this.refuse(field, "must be base64")
     if (bytes.success.length > this.bounds.fileBytes) {
-      refuse("too_large", field, `a file may have ${this.bounds.fileBytes} bytes`)
+      refuse("too_large", field, `a file must not exceed ${this.bounds.fileBytes} bytes`)
     }
     return this.part(
       this.mediaType(mediaType, `${field} (media type)`),
@@ -232,7 +234,7 @@ export class Reader {
     return this.part(type_, { url }, this.filename(filename, `${field} (name)`))
   }
 
-  /** Returns the content of parts: a plain text if possible. */
+  /** Returns parts as message content: a plain text for a single text part. */
   content(parts: ReadonlyArray<Message.Part>, field: string): Message.Content {
     const [only] = parts
     if (only === undefined) return this.refuse(field, "must have a text or a file")
@@ -243,7 +245,7 @@ export class Reader {
     if (value === undefined || value === null) return []
     const tools = this.list(value, field)
     if (tools.length > this.bounds.clientTools) {
-      refuse("too_large", field, `a client may bring ${this.bounds.clientTools} tools`)
+      refuse("too_large", field, `a client may bring at most ${this.bounds.clientTools} tools`)
     }
     const names = new Set<string>()
     return tools.map((tool, index) => {
@@ -252,16 +254,18 @@ export class Reader {
       if (typeof name !== "string" || !/^[A-Za-z0-9_-]{1,64}$/.test(name)) {
         return this.refuse(`${place}.name`, "must have 1 to 64 characters of A-Z a-z 0-9 _ -")
       }
-      if (names.has(name)) return this.refuse(`${place}.name`, "must be the only one of its name")
+      if (names.has(name)) return this.refuse(`${place}.name`, "must differ from the other tools' names")
       names.add(name)
       if (typeof description !== "string") return this.refuse(`${place}.description`, "must be a text")
       const schema = parameters === undefined || parameters === null
         ? {}
         : this.object(parameters, `${place}.parameters`)
-      if (Json.isDeeper(schema, deepest)) return this.refuse(`${place}.parameters`, `may nest ${deepest} levels deep`)
+      if (Json.isDeeper(schema, deepest)) {
+        return this.refuse(`${place}.parameters`, `must not nest deeper than ${deepest} levels`)
+      }
       const text = JSON.stringify(schema)
       if (encoder.encode(text).length + encoder.encode(description).length > this.bounds.clientToolBytes) {
-        refuse("too_large", place, `a client's tool may have ${this.bounds.clientToolBytes} bytes`)
+        refuse("too_large", place, `a client's tool must not exceed ${this.bounds.clientToolBytes} bytes`)
       }
       return { name, description, parameters: this.object(Result.getOrThrow(Json.parse(text)), place) }
     })

@@ -14,14 +14,16 @@ export interface Rules extends Pick<Event.PublicOptions, "publish" | "publishRea
   readonly delivered?: ReadonlyMap<number, string>
 }
 
-/** Kinds of the rules, except the run, the typed answers and the delivered messages, not used by every page. */
+/**
+ * Kinds of the rules, except the run id, the typed answers and the delivered messages, which only some protocols use.
+ */
 export const knownRules = {
   publish: Public.knownOptions.publish,
   publishReasoning: Public.knownOptions.publishReasoning,
   suspensions: Values.listOf(Values.record, "suspensions")
 } satisfies Omit<NamesOf<Rules>, "runId" | "outputs" | "delivered">
 
-/** A user message, or the assistant turns up to the next. */
+/** A user message, or the assistant turns up to the next user message. */
 export type Entry =
   & { readonly index: number }
   & (
