@@ -29,7 +29,7 @@ const foldersOf = (folder: string): ReadonlyArray<string> =>
     .map(({ name }) => name)
 
 /** The folders of `test`: the rooms of `src` and of `src/internal`, and these. */
-const testFolders = new Set([
+const roomsOfTests = new Set([
   ...foldersOf("src").filter((name) => name !== "internal"),
   ...foldersOf("src/internal"),
   "agent",
@@ -45,7 +45,7 @@ const testFolders = new Set([
 
 /** Returns the path of a file of `test` that lies in none of its folders. */
 const misplacedIn = ({ path }: SourceText): ReadonlyArray<string> =>
-  testFolders.has(/^test\/([^/]+)\//.exec(path)?.[1] ?? "") ? [] : [path]
+  roomsOfTests.has(/^test\/([^/]+)\//.exec(path)?.[1] ?? "") ? [] : [path]
 
 /** For each rule, modules that break it in one line each, with what is said about them. */
 const faults: Record<Rule, ReadonlyArray<readonly [source: SourceText, message: string]>> = {
