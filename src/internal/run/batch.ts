@@ -294,7 +294,7 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Returns the error of a call that will not run. Its effect is unknown if it had started in another process, unless
+   * Returns the error for a call that will not run. Its effect is unknown if it had started in another process, unless
    * every attempt there failed.
    */
   private unrun(job: Answers.Numbered | Plan.Job, detail: string): ToolOutcomes.ToolError {
@@ -722,8 +722,8 @@ export class Batch<E> implements Host<E>, Stoppable {
   }
 
   /**
-   * Deciding halt: the first call's, or that of the call completed first. The fold cannot determine the latter if the
-   * policy shows results in call order.
+   * Deciding halt: by the first call in the reply, or the first call to complete. The fold cannot determine the latter
+   * if the policy shows results in call order.
    */
   get halt(): Event.Halt | undefined {
     return this.policy.haltPrecedence === "completion"
@@ -1003,7 +1003,7 @@ export interface Consequence {
   /** `true` to also interrupt blocking handlers. */
   readonly isForAll: boolean
   readonly isSkipping: boolean
-  /** `true` for a halt, which ends the turn; `false` for a failure, which affects the calls beside it. */
+  /** `true` for a halt, ending the turn; `false` for a failure, affecting the calls beside it. */
   readonly isHalt: boolean
   readonly detail: string
 }

@@ -85,7 +85,7 @@ export interface Options {
 }
 
 /**
- * Name of this process in journals: the `processName` of a `RunStarted`. A run resumed by its own process was not
+ * This process's name in journals, as `processName` in `RunStarted`. A run resumed by its own process was not
  * interrupted by a process end. Defaults to a random name per process start.
  *
  * **Example** (Two processes of a test)

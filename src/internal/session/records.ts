@@ -90,7 +90,7 @@ const by = {
 }
 
 /**
- * Error of a run that failed without a result.
+ * Error in a run failed without a result.
  *
  * @category schemas
  */
@@ -185,7 +185,7 @@ export class Receipt extends Schema.Opaque<Receipt>()(Schema.Struct({
    * Left out of other commands.
    */
   reason: Schema.optionalKey(Schema.String),
-  /** Error of that run. Left out unless it failed without a result. */
+  /** That run's error. Left out unless the run failed without a result. */
   error: Schema.optionalKey(RunError)
 })) {}
 
@@ -231,7 +231,7 @@ const origin = {
     id: Schema.String,
     /** The other journal's version before that message. This session begins with the conversation at that version. */
     version: Schema.Int,
-    /** Id of the message before which this session branched. */
+    /** The session branched before the message with this id. */
     message: Schema.String
   }))
 }
@@ -430,11 +430,11 @@ export class Labelled extends Schema.Opaque<Labelled>()(Schema.TaggedStruct("Lab
  * @category schemas
  */
 export class Parent extends Schema.Opaque<Parent>()(Schema.Struct({
-  /** Id of the session, or of the `Durable.layer`, where the run was started. */
+  /** Id of the session or `Durable.layer` where the run was started. */
   id: Schema.String,
   /** Id of the call whose handler started the run. Left out if started elsewhere. */
   toolCallId: Schema.optionalKey(Schema.String),
-  /** Idempotency key of that call, which distinguishes it from a call with the same id in another turn. */
+  /** That call's idempotency key. It differs from the key of a call with the same id in another turn. */
   idempotencyKey: Schema.optionalKey(Schema.String)
 })) {}
 
@@ -691,7 +691,7 @@ export class StepCompleted extends Schema.Opaque<StepCompleted>()(Schema.TaggedS
   done: Schema.Boolean,
   /** `"manual"` for a turn handing all calls to the caller. Left out of other turns. */
   mode: Schema.optionalKey(Schema.Literals(["auto", "manual"])),
-  /** Id of the call that ended the run. Left out without such a call. */
+  /** Id of the call ending the run. Left out without such a call. */
   haltedBy: Schema.optionalKey(Schema.String),
   /** Rule notes on the step missing from earlier records, by rule name. Left out if empty. */
   notes: Schema.optionalKey(Notes),

@@ -1529,7 +1529,7 @@ export interface Summary {
    * no run has ended.
    */
   readonly lastOutcome?: string
-  /** Error of that run. Left out unless it failed. */
+  /** That run's error. Left out unless the run failed. */
   readonly error?: Records.RunError
   /**
    * Title a person has given the session (`Session.label`), otherwise the first user message, in one line of at most

@@ -51,7 +51,7 @@ export interface Parent {
   readonly recorder: Writer | undefined
 }
 
-/** Records of one append, in the order of their writers. */
+/** Records to append together, waiting for their append. */
 interface Writing {
   readonly records: ReadonlyArray<Records.Record>
   /** Owns the append of these records, if they come first. */
@@ -208,7 +208,7 @@ export class Writer implements Omit<Parent, "recorder" | "store"> {
   private begin: (() => void) | undefined
   /** Number of unwritten replies. */
   private replies = 0
-  /** Number of calls that may start or end at the same time. */
+  /** Number of calls that may start or end together. */
   private calls = 0
   /** Makes `own` on first use. */
   private readonly context: Context.Context<never>

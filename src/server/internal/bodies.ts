@@ -186,7 +186,7 @@ const intoOf = (
 interface Forking {
   /** Id of the new session. */
   readonly id: string
-  /** Id of the message before which the branch begins. */
+  /** The branch begins before the message with this id. */
   readonly before: string
   /** Message continuing the branch. Absent if the branch only begins. */
   readonly content?: Body.Say["content"]

@@ -235,7 +235,7 @@ const expecting = <A, E, R>(site: Site, key: string, write: Effect.Effect<A, E, 
     return Effect.onError(write, () => Effect.sync(() => isExpected ? site.hub.forget(key) : undefined))
   })
 
-/** Carries out a body's requests: all of them, or none. */
+/** Carries out all of a body's requests, or no request. */
 export const write = (
   site: Site,
   request: Request,

@@ -29,7 +29,7 @@ export interface Run {
 
 /** The requested part of a history. */
 export interface Wanted {
-  /** Id of the run before which the page ends. Absent for the last page. */
+  /** The page ends before the run with this id. Absent for the last page. */
   readonly before: string | undefined
   /** Maximum number of runs. */
   readonly limit: number

@@ -225,7 +225,7 @@ const creating = <A, E>(
 
 /** Parts of a body requesting a branch. */
 export interface Forking extends Pick<Saying, "bounds" | "clientTools" | "opening"> {
-  /** Id of the message before which the new session begins. */
+  /** The new session begins before the message with this id. */
   readonly before: string
   /** Content of the message continuing the branch. Absent if the branch only begins. */
   readonly content?: Body.Say["content"]
@@ -290,7 +290,7 @@ export const fork = (
 /** A session branched from another. */
 export interface Fork {
   readonly id: string
-  /** Id of the message before which the session branched. */
+  /** The session branched before the message with this id. */
   readonly message: string
 }
 

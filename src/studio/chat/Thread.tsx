@@ -41,7 +41,7 @@ export const Thread = ({ actions, children, hasOlder = false, onOlder, onPlace, 
   readonly hasOlder?: boolean
   /** Reads older runs. */
   readonly onOlder?: () => void
-  /** Message id: shows that message instead of the end. */
+  /** Id of the message shown instead of the end. */
   readonly place?: string | undefined
   /** Reports that the message named by `place` is shown. */
   readonly onPlace?: () => void
