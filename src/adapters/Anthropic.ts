@@ -23,19 +23,23 @@ import * as WireProtocol from "./internal/wireProtocol.ts"
 export type { Reasoning } from "./internal/wireProtocol.ts"
 
 /**
- * Server address and settings. `baseUrl` defaults to Anthropic's own address. `apiKey` is sent as `x-api-key`; for a
- * server expecting a bearer token, leave it out and pass an `authorization` header.
+ * Server address and settings. `baseUrl` defaults to Anthropic's own address. `apiKey` is sent as `x-api-key`, and to
+ * Vertex AI as a bearer token. For another server expecting a bearer token, leave it out and pass an `authorization`
+ * header.
  *
  * @category models
  */
 export interface Options extends WireProtocol.Options {
-  /** The header `anthropic-version`. `2023-06-01` by default. */
+  /**
+   * The header `anthropic-version`, `2023-06-01` by default. On Vertex AI the field `anthropic_version`,
+   * `vertex-2023-10-16` by default.
+   */
   readonly version?: string
   /** The header `anthropic-beta`. None by default. */
   readonly betas?: ReadonlyArray<string>
   /**
-   * Reply limit in tokens, used where the request names no limit, since the protocol requires one. Defaults to the
-   * largest limit all models of the family support, raised above the thinking budget if necessary.
+   * Reply limit in tokens, for requests naming no limit: the protocol requires a limit. Defaults to the largest limit
+   * all models of the family support, raised above the thinking budget if necessary.
    */
   readonly maxTokens?: number
   /**
@@ -65,8 +69,8 @@ export interface Options extends WireProtocol.Options {
     readonly ttl: "5m" | "1h"
   }
   /**
-   * `true` to use the paths and the version of Vertex AI. Defaults to `true` where `baseUrl` ends in
-   * `/publishers/anthropic/models`.
+   * `true` to use the paths, the version and the bearer token of Vertex AI. `baseUrl` then ends in
+   * `/publishers/anthropic/models`. `false` by default.
    */
   readonly vertex?: boolean
 }
@@ -110,7 +114,7 @@ const cacheMark = (cache: Options["cache"]): Json.JsonObject | undefined => {
 
 const unsupported = ({ messages, responseFormat }: Adapter.Request): string | undefined =>
   responseFormat?.type === "json_object"
-    ? "the protocol knows no JSON without a schema: use a responseFormat of type json_schema"
+    ? "the protocol does not support JSON without a schema: use a responseFormat of type json_schema"
     : AnthropicRequest.unsupported(messages)
 
 class Reader extends Answer.ReplyReader {
@@ -233,7 +237,10 @@ const finishReasons: ReadonlyMap<string | undefined, Response.FinishReason> = ne
 /** Stop reasons after which the turn continues once it is sent back unchanged. */
 const pauses: ReadonlySet<string | undefined> = new Set(["pause_turn", "compaction"])
 
-/** Maps the wire's stop reason. A turn ending without a reason, or with a pause, has the finish reason `other`. */
+/**
+ * Maps the wire's stop reason. A turn with calls and no reason ends with `tool_calls`; any other turn without a known
+ * reason, such as a paused turn, with `other`.
+ */
 const finishReason = (word: string | undefined, hasCalls: boolean): Response.FinishReason => {
   const reason = finishReasons.get(word) ?? "other"
   return hasCalls && (reason === "stop" || word === undefined) ? "tool_calls" : reason

@@ -101,7 +101,7 @@ const requestBody = (options: Options, request: Adapter.Request, to: WireProtoco
   }
 }
 
-/** Advises on a server that requires its reasoning back without being known for it. */
+/** Advises on a server requiring its reasoning back, if the adapter does not know this server. */
 const advice = (options: Options, { detail = "", reason }: Adapter.AdapterError): string | undefined =>
   reason === "invalid_request" && /reasoning_content/.test(detail) &&
     vendorOf(options).sendReasoningAs !== "reasoning_content"
@@ -197,7 +197,9 @@ class Reader extends Answer.ReplyReader {
     return word
   }
 
-  /** Picks the delta, or the whole message where no deltas came: beside deltas, a whole message repeats them. */
+  /**
+   * Picks the delta, or the whole message where no deltas came: beside deltas, a whole message only repeats their text.
+   */
   private messageOf({ delta, message }: Json.JsonObject, number: number): Json.JsonObject {
     const isWhole = this.isDocument || (!this.withDeltas.has(number) && !Json.isObject(delta))
     if (!isWhole) this.withDeltas.add(number)

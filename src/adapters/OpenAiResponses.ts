@@ -175,7 +175,7 @@ class Reader extends Answer.ReplyReader {
       const named = this.id === undefined ? "" : ` (${this.id})`
       return this.fail(
         "unsupported_feature",
-        `the provider answers in the background, which is not waited for: the reply is ${status}${named}. Leave out background`
+        `the provider replies in the background, and the adapter does not wait: the reply is ${status}${named}. Leave out the option background`
       )
     }
     this.status = status
@@ -211,7 +211,7 @@ class Reader extends Answer.ReplyReader {
 const failureOf = ({ error }: Json.JsonObject): unknown =>
   error ?? { message: "the provider says that the reply failed" }
 
-/** Refuses items no tool can answer: each would need an answer item with its own type. */
+/** Describes the error for items no tool can answer: each would need an answer item with its own type. */
 const refusalOf = (asked: ReadonlyArray<string>): string => {
   const approval = asked.includes("mcp_approval_request") ? ", or set require_approval to \"never\"" : ""
   return `the reply asks this side for ${asked.join(" and ")}, which no tool of a run can answer: ` +
@@ -225,7 +225,10 @@ const incompleteReasons: { readonly [reason: string]: Response.FinishReason } = 
   content_filter: "content_filter"
 }
 
-/** Maps the status, the wire's only finish reason. Only the calls show whether any need an answer. */
+/**
+ * Maps the reply's status and, if incomplete, its reason: the wire has no other finish reason. A completed reply with
+ * calls ends with `tool_calls`.
+ */
 const finishReason = (status: string, reason: string | undefined, hasCalls: boolean): Response.FinishReason => {
   if (status === "completed") return hasCalls ? "tool_calls" : "stop"
   if (status === "cancelled") return "error"

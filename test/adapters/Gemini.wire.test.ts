@@ -118,7 +118,7 @@ describe("reads", () => {
           const { error, events } = yield* cutInto(broken, size)
           assert.deepStrictEqual([error?.reason, error?.detail], [
             "malformed_response",
-            "the answer holds bytes that are no UTF-8"
+            "the answer contains bytes that are not valid UTF-8"
           ])
           assert.deepStrictEqual(of(events, "TextDelta").map(({ delta }) => delta), ["a"])
         }

@@ -78,7 +78,7 @@ describe("invalid answers", () => {
       const { error, events } = yield* outcomeOf({ pieces: [Buffer.concat([before!, Buffer.from([0xe9]), after!])] })
       assert.deepStrictEqual([error?.reason, error?.detail], [
         "malformed_response",
-        "the answer holds bytes that are no UTF-8"
+        "the answer contains bytes that are not valid UTF-8"
       ])
       assert.deepStrictEqual(of(events, "TextDelta").map(({ delta }) => delta), ["a"])
     }))

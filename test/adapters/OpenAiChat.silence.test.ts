@@ -31,7 +31,7 @@ describe("silence", () => {
       const messageFor = (baseUrl: string) =>
         Effect.map(Chunks.outcome(Chunks.stream("", { baseUrl })), ({ error }) => `${error?.reason}: ${error?.detail}`)
       assert.match(yield* messageFor("localhost:11434/v1"), /^invalid_request: .*http:\/\/ or https:\/\//)
-      assert.match(yield* messageFor("no url"), /^invalid_request: .*no URL: no url/)
+      assert.match(yield* messageFor("no url"), /^invalid_request: .*not a valid URL: no url/)
       const withPassword = yield* messageFor("http://me:hunter2@localhost/v1")
       assert.match(withPassword, /^invalid_request: .*must not hold a user/)
       assert.notInclude(withPassword, "hunter2")

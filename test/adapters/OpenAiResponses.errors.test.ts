@@ -103,8 +103,8 @@ describe("invalid and incomplete replies", () => {
   it.effect("R-122: truncated JSON, a page, a text, an empty body and an unfinished reply are errors that name the problem", () =>
     Effect.gen(function*() {
       const bodies: ReadonlyArray<readonly [string, RegExp]> = [
-        [body(created) + "data: {\"type\":\"response.comp\n\n", /no JSON object \(22 characters\)/],
-        ["data: [1]\n\n", /no JSON object/],
+        [body(created) + "data: {\"type\":\"response.comp\n\n", /not a JSON object \(22 characters\)/],
+        ["data: [1]\n\n", /not a JSON object/],
         ["<html><head><title>Bad gateway</title></head></html>", /holds no reply: Bad gateway/],
         ["", /holds no reply/],
         ["{\"output\":[", /holds no reply/]
@@ -126,7 +126,7 @@ describe("invalid and incomplete replies", () => {
         assert.deepStrictEqual([error?.reason, error?.isRetryable], ["unsupported_feature", false])
         assert.match(
           error?.detail ?? "",
-          new RegExp(`in the background.*the reply is ${status} \\(resp_1\\). Leave out background`)
+          new RegExp(`in the background.*the reply is ${status} \\(resp_1\\). Leave out the option background`)
         )
         assert.deepStrictEqual(Chunks.of(events, "MessageCompleted"), [])
       }

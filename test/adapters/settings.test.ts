@@ -152,7 +152,7 @@ for (const row of rows) {
       assert.strictEqual(refusal({ apiKey: "sk-secret-1" }), key)
       assert.strictEqual(refusal({ apiKey: Redacted.make(undefined) }), key)
       assert.strictEqual(refusal({ apiKey: null }), key)
-      const header = `${layer}headers must be texts, Redacted or not; "x-token" is none`
+      const header = `${layer}headers must be strings, plain or Redacted; "x-token" is neither`
       assert.strictEqual(refusal({ headers: { "x-token": undefined } }), header)
       assert.strictEqual(refusal({ headers: { "x-token": Redacted.make(1) } }), header)
       assert.strictEqual(

@@ -136,8 +136,8 @@ class Answer {
   /** Reason to stop reading, if any. */
   private get problem(): string | undefined {
     const { maxAnswerLength, maxEventLength } = this.limits
-    if (this.parser.isTooLong) return `the answer holds an event of more than ${maxEventLength} characters`
-    if (this.parser.isInvalid) return "the answer holds bytes that are no UTF-8"
+    if (this.parser.isTooLong) return `the answer contains an event of more than ${maxEventLength} characters`
+    if (this.parser.isInvalid) return "the answer contains bytes that are not valid UTF-8"
     return this.length > maxAnswerLength ? `the answer is longer than ${maxAnswerLength} bytes` : undefined
   }
 
@@ -291,7 +291,10 @@ export abstract class ReplyReader implements Reader {
   }
 
   protected notOpened({ data }: Sse.SseEvent): void {
-    this.fail("malformed_response", `the stream holds an event that is no JSON object (${data.length} characters)`)
+    this.fail(
+      "malformed_response",
+      `the stream contains an event that is not a JSON object (${data.length} characters)`
+    )
   }
 
   protected complete(said: Omit<Whole, "usage" | "id" | "model">, out: Out): void {

@@ -353,7 +353,7 @@ const mediaProblem = (part: Media.Media): string | undefined => {
   if (url !== undefined) {
     return isPdf(source)
       ? undefined
-      : "a file that is no PDF cannot be sent by its URL: send its data"
+      : "a file other than a PDF cannot be sent by its URL: send its data"
   }
   return isText(source) || isPdf(source)
     ? undefined
@@ -407,8 +407,8 @@ export const toolChoice = (options: Options, request: Adapter.Request, hosted: O
 }
 
 /**
- * Returns the thinking setting, unless the protocol forbids it: with a forced tool, or in a turn that began without
- * thinking.
+ * Returns the thinking setting, unless the protocol forbids thinking: with a forced tool and, with a budget, in a turn
+ * that began without thinking.
  */
 export const thinking = ({ reasoning }: Options, request: Adapter.Request): Json.JsonObject | undefined => {
   const { toolChoice } = request
@@ -458,7 +458,7 @@ const longestAnswer = (model: string): number => {
 }
 
 /**
- * Returns `true` for models known to accept system messages after the first user message: Claude Opus from 4.8 on, and
- * above.
+ * Returns `true` for models known to accept system messages after the first user message: Claude Opus from 4.8 on,
+ * Fable and Mythos.
  */
 export const takesInlineSystem = (model: string): boolean => /claude-(opus-(4-[89]|[5-9])|fable|mythos)/.test(model)

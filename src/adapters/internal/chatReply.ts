@@ -11,7 +11,7 @@ import type * as Answer from "./answerBody.ts"
 import * as Media from "./media.ts"
 import * as Wire from "./wire.ts"
 
-/** Content part types besides those with readable text. */
+/** Types by which an object counts as a content part, even without a text. */
 const partTypes: ReadonlyArray<unknown> = [
   "text",
   "thinking",
@@ -164,8 +164,9 @@ export class Calls extends ToolCalls.WireCalls {
    * Finds the call for a fragment: by index, else by id, else the last call.
    *
    * A new id with a name on a used index starts another call, because some servers send all calls with index 0; so does
-   * a second whole call without an id. An id on a new index starts another call too, unless it repeats the whole call.
-   * A name continuing on its index, or with its id, extends the call's name.
+   * a second whole call without an id. An id with a name on a new index starts another call too, unless it repeats the
+   * whole call; a known id without a name continues its call. A name continuing on its index, or with its id, extends
+   * the call's name.
    */
   private find(fragment: Fragment, out: Answer.Out): ToolCalls.Call | undefined {
     const { id, index, name } = fragment
@@ -207,7 +208,7 @@ export class Calls extends ToolCalls.WireCalls {
   }
 
   private begin({ id, index, name }: Fragment, out: Answer.Out): ToolCalls.Call {
-    // Arguments alone do not complete the previous call: they may continue its own.
+    // Arguments alone do not complete the previous call: they may continue that call's arguments.
     if (id !== undefined || name !== undefined) this.settleLast(out)
     const call = this.open(id)
     this.unfinished.add(call)
@@ -357,7 +358,7 @@ const together = (value: unknown, piece: unknown): unknown => {
   return { ...value, ...Object.fromEntries(members.map(([name, member]) => [name, together(value[name], member)])) }
 }
 
-/** Appends items to a list. The first new item may continue the last known item. */
+/** Appends items to a list. Each new item may continue the list's last item. */
 const items = (list: Array<unknown>, pieces: ReadonlyArray<unknown>): Array<unknown> => {
   for (const piece of pieces) {
     const last = list.at(-1)

@@ -99,7 +99,10 @@ const messageBody = (message: Message.Message, style: Style, ids: Wire.SentIds):
   }
 }
 
-/** Returns `true` for content allowed to follow a tool answer. A file must be a PDF with data, not an address. */
+/**
+ * Returns `true` for content allowed to follow a tool answer: common images, WAV and MP3 data, PDF data, and uploaded
+ * files.
+ */
 const isHeld = (media: Media.Media): boolean => {
   const { data, url } = media
   const type = Media.plainTypeOf(media)
@@ -274,8 +277,8 @@ const toolChoice = (choice: Adapter.ToolChoice | undefined, vendor: Vendor): Jso
 }
 
 /**
- * Writes the answer format. Under a schema, the model writes null for optional members. A schema without a strict form
- * goes out unchanged: the server decides whether to enforce it.
+ * Writes the answer format. Under a strict schema, the model writes null for optional members. A schema without a
+ * strict form goes out unchanged: the server decides whether to enforce it.
  */
 export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json.JsonObject => {
   if (format === undefined || format.type === "text") return {}
@@ -286,8 +289,8 @@ export const responseFormat = (format: Adapter.ResponseFormat | undefined): Json
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// vendors: one row for each server that is known to differ, found by its address. A server that is not in the table
-// gets what most servers understand
+// Vendors: one row per server with its own dialect, found by address. Any other server gets what most servers
+// understand.
 
 /** Thinking allowance, for servers where thinking can also be switched off. */
 export interface Reasoning extends WireProtocol.Reasoning {

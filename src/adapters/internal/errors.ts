@@ -57,7 +57,7 @@ const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>)
 export const requestIdOf = (headers: Headers): string | undefined =>
   ["x-request-id", "request-id", "apim-request-id"].map((name) => headers[name]).find((id) => Boolean(id))
 
-/** Makes an error found on this side: its detail quotes no provider. */
+/** Makes an error found on this side. Its detail may quote the answer or the cause, so it is redacted too. */
 export const make = (origin: Origin, reason: Reason, detail: string): Adapter.AdapterError =>
   new Adapter.AdapterError({
     reason,

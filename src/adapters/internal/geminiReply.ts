@@ -112,7 +112,7 @@ export class Calls {
     this.hasStrays = true
   }
 
-  /** Moves past the open call. A call without announced arguments has none at all. */
+  /** Moves past the open call. A call without announced arguments has no arguments. */
   moveOn(out: Answer.Out): void {
     if (this.open?.isAnnounced === false) this.close(out)
   }

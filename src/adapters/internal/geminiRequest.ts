@@ -130,7 +130,7 @@ const answerPart = (answer: Answer, server: string): Json.JsonObject => ({
 
 /**
  * Returns a result as an object, as the protocol requires: JSON object text becomes that object, other text goes under
- * `result`.
+ * `result`, or under `error` after a failure.
  */
 const response = (answer: Message.Message): Json.JsonObject => {
   const text = Media.textWith(answer.content, isHeld)
@@ -144,8 +144,8 @@ const response = (answer: Message.Message): Json.JsonObject => {
 const isExact = (text: string): boolean => text.trimStart().startsWith("{") && !/\d{16}/.test(text)
 
 /**
- * Returns content an answer cannot hold, such as images. It follows the turn's answers, since the model sees no call
- * ids.
+ * Returns content an answer cannot hold, such as images. It follows the turn's answers, under the tool's name and the
+ * answer's number, since the model sees no call ids.
  */
 const attachments = (answer: Message.Message, from: string): ReadonlyArray<Json.JsonObject> => {
   const media = Media.held(answer.content, isHeld).map(mediaPart)

@@ -39,16 +39,16 @@ export type HeaderValues = Readonly<Record<string, string | Redacted.Redacted<st
 
 /** Connection settings, the same for every protocol. */
 export interface Options {
-  /** Address at which the protocol's paths start. A query string is kept. */
+  /** Address at which the protocol's paths start. A query string is kept. Default: the provider's own address. */
   readonly baseUrl?: string
   /**
    * Further headers, each plain or `Redacted`; they override the adapter's own. Errors and traces omit their values.
    * None by default.
    */
   readonly headers?: HeaderValues
-  /** Provider name in errors. */
+  /** Provider name in errors, spans and metrics. Default: the provider known to the adapter. */
   readonly provider?: string
-  /** Number of retries for a request failing before its first event. Default: 2. */
+  /** Number of retries for a request failing before its first event visible to a user. Default: 2. */
   readonly retries?: number
   /** Delay before the first retry, doubled before each further retry. Default: 500 ms, plus up to 250 ms of jitter. */
   readonly retryDelay?: Duration.Input | "infinity"
@@ -137,7 +137,7 @@ export const misuse = (name: string, problem: string): never => {
 /** Rejects a header value other than text or `Redacted`, naming the header but not the value. */
 const checkHeaderValues = (name: string, { headers = {} }: Pick<Options, "headers">): void => {
   const header = Object.entries(headers).find(([, value]) => typeof value !== "string" && !Values.secret.accepts(value))
-  if (header !== undefined) misuse(name, `headers must be texts, Redacted or not; "${header[0]}" is none`)
+  if (header !== undefined) misuse(name, `headers must be strings, plain or Redacted; "${header[0]}" is neither`)
 }
 
 /** Returns the settings: checked options with defaults applied. */
@@ -228,7 +228,7 @@ const named = (text: string): string => text.replace(/[?#].*/s, "").replace(/[^/
 
 const checkUrl = (text: string): Result.Result<URL, string> =>
   Result.try(() => new URL(text)).pipe(
-    Result.mapError(() => `the base URL is no URL: ${named(text)}`),
+    Result.mapError(() => `the base URL is not a valid URL: ${named(text)}`),
     Result.flatMap((url) => {
       if (url.protocol !== "http:" && url.protocol !== "https:") {
         return Result.fail(`the base URL must start with http:// or https://: ${named(text)}`)
@@ -246,7 +246,7 @@ const checkHeaders = (headers: HeaderValues): Result.Result<Readonly<Record<stri
   const unusable = values.find(([, value]) => !/^[\t\x20-\x7e\x80-\xff]*$/.test(value))
   return unusable === undefined
     ? Result.succeed(Object.fromEntries(values))
-    : Result.fail(`the header ${unusable[0]} holds characters that no header can carry`)
+    : Result.fail(`the header ${unusable[0]} contains characters not allowed in headers`)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ const entered = (
 ): Effect.Effect<void, Failure> =>
   Effect.flatMap(cooldowns.rest(lane), (rest) => {
     if (rest <= patienceMillis) return cooldowns.wait(lane)
-    const detail = `the server has asked for a pause, which lasts ${Math.ceil(rest / 1000)} s more`
+    const detail = `the server asked for a pause, which lasts ${Math.ceil(rest / 1000)} more seconds`
     const error = Errors.make(originOf(exchange, {}), "rate_limited", detail)
     return Effect.fail({
       error: new Adapter.AdapterError({ ...error, retryAfterMillis: rest }),
@@ -511,10 +511,10 @@ const errorBody = (response: HttpClientResponse.HttpClientResponse): Effect.Effe
   })
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Cooldowns: all runs in the process respect the pause a busy server asks for. A run waits at most once before a
-// request, so a pause renewed again and again cannot block it forever.
+// Cooldowns: all runs in the process respect the pause a busy server asks for. A run waits at most once before each
+// attempt, so a pause renewed again and again cannot block the run forever.
 
-/** Maximum random delay between runs that waited together. */
+/** Maximum random delay between runs that waited together, in milliseconds. */
 const jitterMillis = 250
 
 export class Cooldowns {
@@ -538,7 +538,7 @@ export class Cooldowns {
     )
   }
 
-  /** Milliseconds until a lane reopens, or less than 0. */
+  /** Milliseconds until a lane reopens, 0 or less for an open lane. */
   rest(lane: string): Effect.Effect<number> {
     return Effect.clockWith((clock) =>
       Effect.sync(() => (this.endsOf(clock).get(lane) ?? 0) - clock.currentTimeMillisUnsafe())

@@ -9,7 +9,7 @@ import * as Json from "../../internal/json.ts"
 import type * as Message from "../../Message.ts"
 import * as Wire from "./wire.ts"
 
-/** A part other than text. */
+/** An image or file part. */
 export type Media = Extract<Message.Part, { readonly type: "image" | "file" }>
 
 export const isMedia = (part: Message.Part): part is Media => part.type === "image" || part.type === "file"
@@ -45,7 +45,7 @@ export const chatKey = "openaiChat"
 
 /**
  * Audio facts in a Chat Completions message, without the audio data: its `id`, the id's `expires_at`, and its
- * `transcript`, equal to the message text. The audio data goes to no provider.
+ * `transcript`, the end of the message text. The audio data goes to no provider.
  */
 export const soundOf = ({ reasoning = [] }: Pick<Message.Message, "reasoning">): Json.JsonObject | undefined =>
   keptIn(reasoning, chatKey).map((kept) => kept["audio"]).find(Json.isObject)

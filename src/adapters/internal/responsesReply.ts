@@ -41,7 +41,7 @@ const customType = "custom_tool_call"
 
 const ownTypes: ReadonlyArray<string> = ["message", "reasoning", "function_call"]
 
-/** Returns `true` if the provider did this item, or wants it done, apart from answers and function calls. */
+/** Returns `true` for provider tool items: all but messages, reasoning and function calls. */
 const isHosted = (item: Item): boolean => !ownTypes.includes(item.type)
 
 /** Returns `true` if a hosted item is a call: results are separate items. */

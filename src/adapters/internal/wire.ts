@@ -191,7 +191,7 @@ export class SentNames {
 // ---------------------------------------------------------------------------------------------------------------------
 // Usage. The latest report of each figure counts; a report with a missing or zero figure takes nothing back.
 
-/** Merges a usage report. An unstated total becomes the sum of known figures. */
+/** Merges a usage report. An unstated total becomes the sum of input and output. */
 export const mergedUsage = (previous: Response.Usage | null, next: Response.Usage): Response.Usage => {
   const merged = previous === null ? next : {
     ...Response.usage({ ...next, ...figures(previous), ...known(next) }),

@@ -25,7 +25,7 @@ import * as Wire from "./wire.ts"
 export interface Reasoning {
   /** Provider's own level, such as `"low"` or `"high"`. Defaults to the model's own level. */
   readonly effort?: string
-  /** Allowance in tokens. Unlimited by default. */
+  /** Allowance in tokens. Defaults to the provider's choice. */
   readonly maxTokens?: number
 }
 
@@ -171,8 +171,8 @@ const make = <O extends Options>(
 }
 
 /**
- * Checks a program's own request, whose tools come from no run: each schema must be a single object, or its tool is
- * left out.
+ * Checks a request's tools, which a program may send outside any run: each schema must be a single object, or its tool
+ * is left out.
  */
 const offered = (request: Adapter.Request): Adapter.Request => {
   const tools = request.tools.flatMap((tool) => {
