@@ -52,7 +52,8 @@ export interface Options<
 > {
   /**
    * Returns the options for a session's next run: tools, system prompt, limits, and the limit on resumptions. Every
-   * runner in a cluster must return the same options. The runner calls it before each run, with the current session.
+   * runner in a cluster must return the same options. The runner calls this function before each run, with the current
+   * session.
    */
   readonly run: (kept: Session.Kept) => Session.ResumeOptions<T, E, R, RHalt, REvent>
   /**
@@ -70,8 +71,8 @@ export interface Options<
 export class Runner extends Context.Service<Runner, Owners.Owner>()("heddle/cluster/Runner") {}
 
 /**
- * Runner health: driven sessions, recently lost claims, and whether the runner is leaving. It is ready unless it is
- * leaving or the store did not answer its last command.
+ * Runner health: driven sessions, recently lost claims, and whether the runner is leaving. A runner is ready unless it
+ * is leaving or the store was unavailable to its last command.
  *
  * **Example** (A runner that has nothing to do)
  *
@@ -169,7 +170,8 @@ export const layer = <
  * **Details**
  *
  * The store's claims keep sessions safe, with and without this layer. If the owner does not answer within a second, the
- * asked process drives the session itself. If the owner is silent for 20 seconds, its reader falls back to the journal.
+ * asked process drives the session itself. If the owner is silent for 20 seconds, its reader asks the current owner
+ * again, and without an answer reads the journal.
  *
  * **Example** (A server on a cluster of one process, in memory)
  *

@@ -98,7 +98,7 @@ export interface DenyOptions extends CommandOptions {
 export interface StopReceipt {
   /** Request id, for `Session.receipt`. Undefined if no run was open. */
   readonly id?: string
-  /** Journal version containing the request. From this version on the stop is honoured, even if the owner dies. */
+  /** Journal version containing the request. From this version on the run will stop, even if the owner dies. */
   readonly accepted: number
   /** Waits until the run has ended, and reports what became of its calls. */
   readonly ended: Effect.Effect<Session.StopReport, Journal.StoreError>
@@ -116,8 +116,8 @@ export interface Reported {
 }
 
 /**
- * Commands of a client. Each succeeds once its run has ended or waits for an answer. If the caller is interrupted
- * earlier, the run continues.
+ * Commands of a client. `reply`, `answer`, `approve`, `deny` and `resume` succeed once the session's run has ended or
+ * waits for an answer. If the caller is interrupted earlier, the run continues.
  *
  * @category models
  */
@@ -143,11 +143,11 @@ export interface Service {
   ) => Effect.Effect<Protocol.Report, ClientError>
   /** Denies a call waiting for approval. */
   readonly deny: (id: string, toolCallId: string, options?: DenyOptions) => Effect.Effect<Protocol.Report, ClientError>
-  /** Makes the owner do a session's remaining work, for which no cluster command waits. */
+  /** Makes the owner do a session's remaining work, such as a message submitted without this client. */
   readonly resume: (id: string, options?: CommandOptions) => Effect.Effect<Protocol.Report, ClientError>
   /**
-   * Asks a session's run to stop. Succeeds once the journal contains the request; the current or next owner honours the
-   * stop. The receipt's `ended` waits for the run's end and names its calls. Without a run it stops nothing. With
+   * Asks a session's run to stop. Succeeds once the journal contains the request; the current or next owner carries the
+   * stop out. The receipt's `ended` waits for the run's end and names its calls. Without a run it stops nothing. With
    * `call` it stops only that call, and the run continues, as in `Session.stop`.
    */
   readonly stop: (
@@ -156,7 +156,7 @@ export interface Service {
   ) => Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError>
   /**
    * Submits a message, as `Session.submit` does; `mode` chooses the run that gets the message. Succeeds once the
-   * journal contains the message. The owner looks for it at once, and replies to a message no current run takes.
+   * journal contains the message. The owner looks for the message at once, and replies if no current run takes it.
    * `Session.receipt` returns its outcome.
    */
   readonly submit: <E = never>(
@@ -230,7 +230,7 @@ const checked = (
 const misdirected = (id: string, session: string): TypeError => {
   const [wanted, given] = [JSON.stringify(id), JSON.stringify(session)]
   return new TypeError(
-    `SessionClient.follow: the command is one of session ${given}; give a command of session ${wanted}`
+    `SessionClient.follow: the command belongs to session ${given}; give a command of session ${wanted}`
   )
 }
 

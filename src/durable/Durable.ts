@@ -29,8 +29,8 @@ export interface Options extends Session.RunsOptions {
    */
   readonly id: string
   /**
-   * Owner claiming the id: two concurrent programs with the same id would do everything twice. Defaults to a random
-   * name.
+   * Name of the owner claiming the id. Without a claim, two concurrent programs with the same id would do everything
+   * twice. Defaults to a random name.
    */
   readonly owner?: string
   /**

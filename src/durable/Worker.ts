@@ -53,8 +53,8 @@ export interface Options<
 > {
   /**
    * Returns the options for a session's next run: tools, system prompt, limits, and the limit on resumptions. Every
-   * worker over the same store must return the same options. The worker calls it before each run, with the current
-   * session. It may return an Effect, which cannot fail.
+   * worker over the same store must return the same options. The worker calls this function before each run, with the
+   * current session. The function may return an Effect, which cannot fail.
    */
   readonly run: (
     kept: Session.Kept
@@ -194,8 +194,8 @@ interface Taker {
 export const ready: Effect.Effect<Owners.Health, never, Worker> = Effect.flatMap(Worker, ({ health }) => health)
 
 /**
- * Drives a session at once, ahead of the worker's next search. Returns `true` if this process's worker now has
- * the session. Returns `false` if another owner holds its claim (or took it, on a server cluster), if the worker is
+ * Drives a session at once, ahead of the worker's next search. Returns `true` if this process's worker now drives the
+ * session. Returns `false` if another owner holds its claim (or took it, on a server cluster), if the worker is
  * leaving, or if it already drives as many sessions as allowed. The session is then found later, like any other.
  *
  * **Example** (A message that is answered without waiting for the next search)
@@ -310,7 +310,7 @@ export const layer = <
       const owner = new Owners.Owner(context)
       const ended = yield* Latch.make(false)
       const replies = new Replies.Unrecorded()
-      /** Number of searches for sessions with remaining work. */
+      /** Number of claim requests, for searches and for sessions taken by name. */
       let polls = 0
       /** Number of consecutive failures per session. */
       const attempts = new Map<string, number>()
@@ -392,9 +392,9 @@ export const layer = <
           const kept = yield* replies.during(claim.id, listened)
           const isRemoved = kept.version === 0
           const isDone = isRemoved || kept.version > version && !Session.isUnfinished(kept)
-          // A message may have to wait until other calls are settled.
           if (isDone) attempts.delete(claim.id)
-          // The next search would find the session again at once.
+          // A message may have to wait until other calls are settled, and the next search would find the session at
+          // once.
           else if (!claim.isLeaving && (isFound || Session.isUnfinished(kept))) {
             yield* pause(claim, Session.view(kept).failures)
           }

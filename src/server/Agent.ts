@@ -1,6 +1,6 @@
 /**
- * An agent: a name, a description, and options for its runs. It is a value independent of any request, because a run
- * resumed after a crash has no request. One agent serves HTTP, other agents and the command line alike.
+ * An agent: a name, a description, and options for its runs. An agent is a value independent of any request, because a
+ * run resumed after a crash has no request. One agent serves HTTP, other agents and the command line alike.
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -24,7 +24,7 @@ export interface AgentSession {
   readonly sessionId: string
   /**
    * The session as stored. `undefined` if the agent is another agent's tool, and when its tools are read without a run:
-   * for a page, or for a client bringing tools.
+   * for a page, for a client bringing tools, or for a branch.
    */
   readonly kept: Session.Kept | undefined
   /** Tools brought by the client. They are offered to the model, and the client answers their calls. */
@@ -46,8 +46,8 @@ export interface Agent<R = never> {
   /** Examples of a first message, for a page to offer. Absent without examples. */
   readonly examples?: ReadonlyArray<string>
   /**
-   * Returns the options for a session's next run. Called before each run, when a run is resumed, and to describe the
-   * agent on a page.
+   * Returns the options for a session's next run. Called before each run, when a run is resumed, and whenever a
+   * page or a check needs the agent's tools without a run.
    */
   readonly run: (session: AgentSession) => Effect.Effect<Options<R>, never, R>
 }
@@ -75,8 +75,8 @@ const knownFields = {
 const names = /^[A-Za-z0-9_-]{1,64}$/
 
 /**
- * Makes an agent. `run` returns the options for a session's next run, or an effect with the options. Dies for a name
- * unfit for an address.
+ * Makes an agent. `run` returns the options for a session's next run, or an effect with the options. Throws for a name
+ * unfit for an address, and for an unknown or invalid field.
  *
  * **Example** (An agent with a tool)
  *
@@ -122,7 +122,7 @@ export const make = <R = never>(
     run: (session) =>
       Effect.suspend(() => {
         const options = run(session)
-        // Agent in traces, unless its own options name another agent.
+        // Names the agent in traces, unless its own options name another agent.
         return Effect.map(
           Effect.isEffect(options) ? options : Effect.succeed(options),
           (options): Options<R> => ({ agent: { name, description }, ...options })

@@ -37,8 +37,9 @@ export interface Options<R = never, RAuthorize = never, RMcp = never> extends Ho
   /** Agents, with unique names. At least one. */
   readonly agents: ReadonlyArray<Agents.Agent<R>>
   /**
-   * Names of this server, as in a request's `Host`, with a port or for any port. Requests to another name are refused.
-   * Defaults to this machine's names under {@link allowLoopback} itself; otherwise at least one is required.
+   * Names of this server, as in a request's `Host`: with a port, or without a port to allow any port. Requests to
+   * another name are refused. Defaults to this machine's names under {@link allowLoopback} itself; otherwise at least
+   * one is required.
    */
   readonly hosts?: ReadonlyArray<string>
   /** Origins of other pages permitted to use the server, such as `"https://app.example.com"`. None by default. */
@@ -146,13 +147,13 @@ export const layer = <R = never, RAuthorize = never, RMcp = never>(
     const isLoopback = isLocal(options.authorize)
     const { hosts = [] } = options
     if (hosts.length === 0 && !isLoopback) {
-      misuse("hosts is empty, so that every request would be refused; give the names of the server")
+      misuse("hosts is empty, so every request would be refused; give the server's names")
     }
     const { origins = [] } = options
     // Requests end before the store they need, and after the worker: they are answered while the worker leaves.
     yield* Listeners.last
     const { close, site, worker } = yield* Hosting.make(options, agents, { hosts, origins, isLoopback })
-    // Released first, so that nothing waits for a run ending elsewhere.
+    // The routes are released first: then no request waits for a run ending elsewhere.
     const routes = Layer.effectDiscard(Effect.gen(function*() {
       yield* Effect.addFinalizer(() => close)
       const router = yield* HttpRouter.HttpRouter
@@ -227,7 +228,7 @@ export const studio = (options: StudioOptions = {}): Routes.Mount => {
 /** Session ids exceed a router's default length limit for path parameters. */
 const routerConfig = { maxParamLength: 512 }
 
-/** Switches off the spans made by Effect's server: {@link Spans.byPath} makes them. */
+/** Switches off the spans made by Effect's server: {@link Spans.byPath} makes them instead. */
 const untraced = Layer.succeed(HttpMiddleware.TracerDisabledWhen, () => true)
 
 /** Adds a missing `Host` to a request, taken from its address. */

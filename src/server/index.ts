@@ -1,5 +1,5 @@
 /**
- * Agents over HTTP: sessions for browsers, for other agents and for any client.
+ * Agents over HTTP: sessions for browsers, other agents and any other client.
  */
 export * as Agent from "./Agent.ts"
 export * as Server from "./Server.ts"

@@ -161,7 +161,7 @@ const counted = (
   )
 }
 
-/** A journal with remaining work, and the time since when. */
+/** A journal with remaining work, and the time it became due. */
 interface Due {
   readonly id: string
   readonly due: number
@@ -236,7 +236,8 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
 })
 
 /**
- * Provides the store over any client, and creates its tables. Fails if they cannot be created.
+ * Provides the store over any client, and creates its tables. Fails if the tables cannot be created, or if a newer
+ * release has changed them.
  *
  * **Example** (A store on a client of your own)
  *

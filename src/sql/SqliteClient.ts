@@ -50,7 +50,10 @@ export interface Options {
    * power failure may undo the latest commits, but a killed process cannot; commits are several times faster.
    */
   readonly synchronous?: "full" | "normal"
-  /** Maximum time a statement waits for another connection's lock before it fails. 5 seconds by default. */
+  /**
+   * Maximum time a statement waits for another connection's lock before failing. A number is milliseconds. 5 seconds by
+   * default.
+   */
   readonly busyTimeout?: Duration.Input
   /** Number of prepared statements to cache, keeping the most recently used. 200 by default. */
   readonly preparedStatements?: number
@@ -289,7 +292,7 @@ export const make = (
   })
 
 /**
- * Provides the client as a layer. Fails like {@link make}.
+ * Provides the client as a layer. Fails and dies like {@link make}.
  *
  * **Example** (Asking for a sum)
  *

@@ -439,7 +439,7 @@ describe("feeds", () => {
     Effect.gen(function*() {
       const { follow, reply } = yield* client
       const exit = yield* Effect.exit(Stream.runDrain(follow("zed", reply("ann", "Hi"))))
-      assert.include(String(exit), `the command is one of session "ann"; give a command of session "zed"`)
+      assert.include(String(exit), `the command belongs to session "ann"; give a command of session "zed"`)
     }).pipe(Effect.provide(cluster([said("Hello")]))))
 
   it.live("N-06: the events of a command that fails end as it fails", () =>

@@ -320,6 +320,6 @@ describe("a list of sessions", () => {
       assert.strictEqual(seen.size, count)
       const wrong = { next: Option.some("40"), query: Option.none(), status: Option.none() }
       const refused = yield* Effect.flip(Operating.searchOf(wrong))
-      assert.strictEqual(refused.message, "--next is the one of an earlier page")
+      assert.strictEqual(refused.message, "--next must be the next of an earlier page")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })

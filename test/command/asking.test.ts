@@ -64,7 +64,7 @@ describe("heddle call in a terminal", () => {
       assert.include((yield* called(pick, {}, ">\n")).texts, "blue")
       const { code, texts } = yield* called(ask, {}, "many\n{\"count\": 2}\n")
       assert.strictEqual(code, 0)
-      assert.include(notes, "! The answer does not have the form that is asked for.\n")
+      assert.include(notes, "! The answer does not have the requested form.\n")
       assert.match(texts, /count\\*": ?2/)
     }))
 })

@@ -37,13 +37,17 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
   [
     "a default export that is no definition",
     ["serve", moduleOf("other.mjs", "export default { agents: [] }")],
-    /^heddle: the default export of .*other\.mjs is no definition of a server; it needs: .*$/
+    /^heddle: the default export of .*other\.mjs is not a server definition; it needs: .*$/
   ],
-  ["a port that is none", ["serve", weather, "--port", "70000"], /^heddle: .*a port is a number from 0 to 65535.*$/],
+  [
+    "a port that is none",
+    ["serve", weather, "--port", "70000"],
+    /^heddle: .*a port must be a number from 0 to 65535.*$/
+  ],
   [
     "an address that others reach without authorize",
     ["serve", weather, "--host", "0.0.0.0"],
-    /^heddle: --host 0\.0\.0\.0 is an address that others reach, and the module has no authorize: .*$/
+    /^heddle: other machines may reach --host 0\.0\.0\.0, and the module has no authorize: .*$/
   ],
   ["a store that is no file", ["call", weather, "Hi", "--store", folder], /^heddle: --store .* cannot be used: .+$/],
   [
@@ -52,7 +56,7 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
     /^heddle: the module has no agent x; it has: weather$/
   ],
   ["a session id with a path", ["call", weather, "Hi", "--session", "../x"], /^heddle: A session id has 1 to 128 .*$/],
-  ["no text", ["call", weather], /^heddle: there is no text; give one behind the module, or --session ID .*$/],
+  ["no text", ["call", weather], /^heddle: there is no text; give a text after the module, .* or --session ID .*$/],
   ["sessions without a store", ["sessions", weather, "list"], /^heddle: .*--store FILE$/],
   [
     "an id that is missing",
@@ -72,7 +76,7 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
   [
     "O-34: a setting that is missing",
     ["call", fixture("servedUnset"), "Hi"],
-    /^heddle: the layer of the module cannot be built: NO_SUCH_KEY: Expected string$/
+    /^heddle: the module's layer cannot be built: NO_SUCH_KEY: Expected string$/
   ]
 ]
 
@@ -99,7 +103,7 @@ describe("heddle", { concurrent: true }, () => {
     server.close()
     assert.deepStrictEqual(
       [used.code, used.stderr],
-      [1, `heddle: port ${port} is in use; give another one with --port\n`]
+      [1, `heddle: port ${port} is in use; give another port with --port\n`]
     )
     const here = (name: string) => JSON.stringify(path.resolve(import.meta.dirname, "../../src", name))
     const unbuilt = moduleOf(
@@ -113,7 +117,7 @@ describe("heddle", { concurrent: true }, () => {
       "export default Server.define({ agents: [agent], layer })"
     )
     const { code, stderr } = await run("serve", unbuilt, "--port", "0")
-    assert.deepStrictEqual([code, stderr], [1, "heddle: the layer of the module cannot be built: no key\n"])
+    assert.deepStrictEqual([code, stderr], [1, "heddle: the module's layer cannot be built: no key\n"])
   })
 
   it("W-19: without @effect/platform-node it says what to install, and exits with 1", async () => {

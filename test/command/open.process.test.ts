@@ -31,8 +31,8 @@ describe.skipIf(process.platform !== "linux")("heddle serve --open", () => {
   it("W-19: without a browser it says so in a sentence, and serves", async () => {
     const command = start(["serve", fixture("servedWeather"), "--port", "0", "--open"], { PATH: folder() })
     const [, address = ""] = await command.wrote(/at (http:\S+)/)
-    const [sentence] = await command.wrote(/^heddle: xdg-open does not open .*$/m)
-    assert.include(sentence, `xdg-open does not open ${address}: `)
+    const [sentence] = await command.wrote(/^heddle: xdg-open cannot open .*$/m)
+    assert.include(sentence, `xdg-open cannot open ${address}: `)
     assert.strictEqual((await fetch(`${address}/health`)).status, 200)
     command.child.kill("SIGINT")
     assert.strictEqual((await command.ended).code, 0)

@@ -93,7 +93,7 @@ describe("heddle in a script", () => {
       assert.strictEqual(missing.code, 1)
       if (action !== "list") continue
       const foreign = await run("sessions", weather, action, "--store", other)
-      assert.match(foreign.stderr, /notes\.txt is no store of sessions/)
+      assert.match(foreign.stderr, /notes\.txt is not a session store/)
     }
     assert.isFalse(fs.existsSync(typo))
     assert.strictEqual(fs.readFileSync(other, "utf8"), "notes")

@@ -45,7 +45,7 @@ describe("heddle sessions, while heddle serve runs a session", () => {
     assert.strictEqual(called.code, 1)
     assert.match(called.stderr, /^heddle: session s1 is in use by another process \(.+\)\n$/)
     const open = await run("sessions", held, "delete", "s1", ...store)
-    assert.deepStrictEqual([open.code, open.stderr], [1, "heddle: session s1 has an open run; stop it first\n"])
+    assert.deepStrictEqual([open.code, open.stderr], [1, "heddle: session s1 has an open run; stop the run first\n"])
     assert.isTrue(isAlive(child))
     const stopped = await run("sessions", held, "stop", "s1", ...store)
     assert.deepStrictEqual(

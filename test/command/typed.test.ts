@@ -380,7 +380,7 @@ describe("an invocation without its module", () => {
         assert.deepStrictEqual([code, err], [1, `heddle: the module is missing: ${usage}, ${is} (see --help)\n`])
       }
       const action = yield* command(["sessions", "m.ts", "--store", "x.db"])
-      assert.match(action.err, /^heddle: the action is missing; it is one of: list, show, .*\n$/)
+      assert.match(action.err, /^heddle: the action is missing; give one of: list, show, .*\n$/)
       const wrong = yield* command(["sessions", "m.ts", "lst", "--store", "x.db"])
       assert.match(wrong.err, /^heddle: .*"lst".*"list" \| "show".*\n$/)
     }))
@@ -388,11 +388,14 @@ describe("an invocation without its module", () => {
   it.live("W-22: the help of sessions says that the store has to exist, and that of the others that it is created", () =>
     Effect.gen(function*() {
       const store = /--store string +(.*)/
-      assert.match(store.exec((yield* command(["help", "sessions"])).out)?.[1] ?? "", /made; it has to be given$/)
+      assert.match(
+        store.exec((yield* command(["help", "sessions"])).out)?.[1] ?? "",
+        /made by heddle serve or heddle call; required$/
+      )
       for (const name of ["call", "serve"]) {
         assert.match(
           store.exec((yield* command(["help", name])).out)?.[1] ?? "",
-          /which is created; without it .* memory$/
+          /created if missing; in memory by default$/
         )
       }
     }))

@@ -292,7 +292,7 @@ describe("GET …/runs", () => {
         assert.deepStrictEqual(yield* codeOf(`${at}?before=${before}`), [
           400,
           "invalid_before",
-          "The value of before is no run of this session."
+          "before must be the id of a run in this session."
         ])
       }
       assert.deepStrictEqual((yield* codeOf(at, "bob")).slice(0, 2), [404, "unknown_session"])

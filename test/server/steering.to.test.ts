@@ -92,7 +92,7 @@ describe("a message to a run inside a call, over HTTP", () => {
       for (const to of ["", "/", "c/", "run~c", "%zz", 7, {}, null, ["c"]]) {
         const { body, status } = yield* send({ mode: "steer", to })
         assert.deepStrictEqual([status, body.error.code], [400, "invalid_body"], String(to))
-        assert.include(body.error.message, "to: must be the path of a call", String(to))
+        assert.include(body.error.message, "to: must be a call path", String(to))
       }
       for (const more of [{ to: "c" }, { to: "c", mode: "next" }, { to: "c", mode: "steer", otherwise: "next" }]) {
         const { body, status } = yield* send(more)

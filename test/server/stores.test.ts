@@ -68,7 +68,7 @@ const errorOf = (reason: (typeof reasons)[number]): Journal.StoreError =>
 
 const expected: Readonly<Record<(typeof reasons)[number], readonly [status: number, code: string, message: RegExp]>> = {
   unavailable: [503, "unavailable", /Try again/],
-  full: [507, "store_full", /no room/],
+  full: [507, "store_full", /store is full/],
   read_only: [503, "store_read_only", /cannot be written/],
   too_large: [413, "record_too_large", /9000001 .* 8388608/],
   unreadable: [500, "unreadable", /cannot be read/],
@@ -157,7 +157,7 @@ describe("streams that break", () => {
       fails.error = errorOf("unavailable")
       const broken = yield* Effect.promise(events.end)
       fails.error = undefined
-      const sentence = "The sessions cannot be reached. Try again."
+      const sentence = "The session store cannot be reached. Try again."
       const error = { event: "error", data: { error: { code: "unavailable", message: sentence } } }
       assert.deepStrictEqual(broken.at(-1), error)
       // A run that ends elsewhere is looked for in the journal: streams of one run, and of its stop.

@@ -310,7 +310,7 @@ describe("a runtime without node:sqlite", () => {
         Layer.build(SqliteClient.layer({ filename: ":memory:" }))
       )
       const message = (here: string) =>
-        `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}, which has none`
+        `heddle/sql needs node:sqlite, which Node 22.13 and later include; this is ${here}`
       for (
         const [process, here] of [
           [{ versions: { node: "22.12.0" }, getBuiltinModule: () => undefined }, "Node 22.12.0"],

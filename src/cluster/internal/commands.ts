@@ -1,7 +1,7 @@
 /**
  * Carries out a session's commands in its owner. The session runs under a claim: first the work an earlier owner left
  * unfinished, then the command unless the journal already contains it, then the resulting work. An owner asked to leave
- * is interrupted: it starts nothing more, and first lets running calls end.
+ * starts nothing more, lets running calls end, and is then interrupted.
  */
 import * as Data from "effect/Data"
 import * as Deferred from "effect/Deferred"
@@ -90,7 +90,7 @@ const openSince = (id: string, { id: own, path: [outer] = [], toolCall }: Event.
           : since
     ))
 
-/** Reports a repeated command whose run failed: it fails with the run's recorded error. */
+/** Failure of a repeated command whose run failed, with the run's recorded error. */
 export class RepeatedFailure extends Data.TaggedError("RepeatedFailure")<{ readonly error: Journal.RunError }> {}
 
 /** Returns `true` if the store is unavailable. */

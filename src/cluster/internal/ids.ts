@@ -16,8 +16,7 @@ export const entityOf = (session: string, command: string): Effect.Effect<string
       session,
       command,
       reason: "invalid_id",
-      detail:
-        `the id of a session on a cluster must have 1 to ${longest} characters as JSON text; this one has ${id.length}`
+      detail: `a session id on a cluster must have 1 to ${longest} characters after escaping; this id has ${id.length}`
     })
   )
 }

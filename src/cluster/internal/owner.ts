@@ -1,7 +1,7 @@
 /**
- * Owns a session: the only entity running it, on the runner with its shard. Commands are carried out in order; the feed
- * and a stop do not wait for commands. The journal contains everything that happens, so the next owner needs nothing
- * from this owner.
+ * Owns a session: the only entity running the session, on the runner with its shard. Commands are carried out in order;
+ * the feed and a stop do not wait for commands. The journal contains everything that happens, so the next owner needs
+ * nothing from this owner.
  */
 import * as Entity from "effect/cluster/Entity"
 import * as ShardingConfig from "effect/cluster/ShardingConfig"

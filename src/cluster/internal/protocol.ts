@@ -114,10 +114,11 @@ const pointFields = {
 }
 
 /**
- * A point in the feed: the journal contains everything before it, and live events follow. It comes first, after missed
- * events (another owner has the session, or the reader was too slow), and after each command.
+ * A point in the feed: the journal contains everything before it, and live events follow. This element comes first,
+ * after missed events (another owner has the session, the reader was too slow, or an event was too large), and after
+ * each command.
  *
- * Without a `requestId`, no run is active: the journal has the end of each.
+ * Without a `requestId`, no run is active: the journal contains the end of each run.
  *
  * @category models
  */

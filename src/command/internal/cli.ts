@@ -31,7 +31,7 @@ const moduleIs = "a file or package whose default export is Server.define({ agen
 
 const module = Argument.String("module").pipe(Argument.withDescription(`A${moduleIs.slice(1)}`))
 const store = Flag.String("store").pipe(
-  Flag.withDescription("The SQLite file of the sessions, which is created; without it they are in memory"),
+  Flag.withDescription("The SQLite file of the sessions, created if missing; in memory by default"),
   Flag.optional
 )
 const isJson = Flag.Boolean("json").pipe(
@@ -56,20 +56,22 @@ const serve = (stop: Stop, onExit: (code: number) => void) =>
     {
       module,
       port: Flag.Int("port").pipe(
-        Flag.withDescription("The port; 3000 by default, and 0 for any that is free"),
-        Flag.filter((port) => port >= 0 && port <= 65_535, () => "a port is a number from 0 to 65535"),
+        Flag.withDescription("The port; 3000 by default, 0 for any free port"),
+        Flag.filter((port) => port >= 0 && port <= 65_535, () => "a port must be a number from 0 to 65535"),
         Flag.withDefault(3000)
       ),
       host: Flag.String("host").pipe(
         Flag.withDescription(
-          "The address to listen on; 127.0.0.1 by default, other than this machine only with authorize in the module"
+          "The address to listen on; 127.0.0.1 by default; one that other machines reach needs authorize in the module"
         ),
         Flag.withDefault("127.0.0.1")
       ),
       store,
       term: Flag.String("term").pipe(
-        Flag.withDescription("How long the sessions of a process that was killed stay with it, such as \"10 seconds\""),
-        Flag.filter(isTerm, () => "a term is a duration longer than 0, such as \"10 seconds\""),
+        Flag.withDescription(
+          "How long a killed process keeps its sessions, such as \"10 seconds\"; the module's term by default"
+        ),
+        Flag.filter(isTerm, () => "a term must be a duration longer than 0, such as \"10 seconds\""),
         Flag.optional
       ),
       isOpened: Flag.Boolean("open").pipe(
@@ -86,7 +88,7 @@ const serve = (stop: Stop, onExit: (code: number) => void) =>
         onExit
       )
   ).pipe(
-    Command.withDescription("Serves the agents of a module over HTTP, with Studio, the application in the browser.")
+    Command.withDescription("Serves a module's agents over HTTP, with Studio, the browser application.")
   )
 
 const call = (stop: Stop, onExit: (code: number) => void) =>
@@ -96,16 +98,16 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
       module,
       text: Argument.String("text").pipe(
         Argument.withDescription(
-          "The message, or - to read it from the standard input; left out with --session to continue with what waits"
+          "The message, or - for the standard input; without a message, --session continues the session's open work"
         ),
         Argument.optional
       ),
       agent: Flag.String("agent").pipe(
-        Flag.withDescription("The agent that answers, where the module has several"),
+        Flag.withDescription("The agent that answers; needed if the module has several"),
         Flag.optional
       ),
       session: Flag.String("session").pipe(
-        Flag.withDescription("The id of the session, to continue it later; a new one by default"),
+        Flag.withDescription("The session id, for continuing the session later; a new id by default"),
         Flag.optional
       ),
       store,
@@ -120,8 +122,8 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
         if (isRead && Option.isNone(said)) return yield* Problems.problem("the standard input has no text")
         if (Option.isNone(said) && Option.isNone(session)) {
           return yield* Problems.problem(
-            "there is no text; give one behind the module, or --session ID to continue a session; - reads the standard "
-              + "input"
+            "there is no text; give a text after the module, - for the standard input, or --session ID to continue a "
+              + "session"
           )
         }
         const id = Option.getOrElse(session, () => globalThis.crypto.randomUUID())
@@ -134,7 +136,9 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
           isStored: Option.isSome(store)
         }
         if (Option.isSome(session) && Option.isNone(store)) {
-          yield* Console.error("heddle: the session is in memory and ends with this process; --store FILE keeps it")
+          yield* Console.error(
+            "heddle: the session is in memory and ends with this process; --store FILE keeps the session"
+          )
         }
         const layer = Layer.merge(Definitions.layerOf(loaded), Stores.layer(Option.getOrUndefined(store)))
         onExit(
@@ -144,7 +148,7 @@ const call = (stop: Stop, onExit: (code: number) => void) =>
           )
         )
       })
-  ).pipe(Command.withDescription("Asks an agent of a module one question, and prints the answer."))
+  ).pipe(Command.withDescription("Sends one message to a module's agent, and prints the answer."))
 
 /** Reads the standard input, up to the 1 MiB limit for a message. */
 const standardInput: Effect.Effect<string, Problems.Problem> = Effect.callback((resume) => {
@@ -170,26 +174,26 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
     "sessions",
     {
       module,
-      action: Argument.Literals("action", actions).pipe(Argument.withDescription(`What to do: ${actions.join(", ")}`)),
+      action: Argument.Literals("action", actions).pipe(Argument.withDescription(`The action: ${actions.join(", ")}`)),
       id: Argument.String("id").pipe(
-        Argument.withDescription("The id of the session; not for list"),
+        Argument.withDescription("The session id; not for list"),
         Argument.optional
       ),
       next: Flag.String("next").pipe(
-        Flag.withDescription("The next page of a list, as the page before names it; the first by default"),
+        Flag.withDescription("The page of a list, as printed with the page before; the first page by default"),
         Flag.optional
       ),
       query: Flag.String("query").pipe(
-        Flag.withDescription("A text of the title or the last line of the sessions of a list; all by default"),
+        Flag.withDescription("A text in the title or last line of the listed sessions; all sessions by default"),
         Flag.optional
       ),
       status: Flag.Literals("status", Session.Status.literals).pipe(
-        Flag.withDescription("The status of the sessions of a list; all by default"),
+        Flag.withDescription("The status of the listed sessions; all by default"),
         Flag.optional
       ),
       store: Flag.String("store").pipe(
         Flag.withDescription(
-          "The SQLite file of the sessions, which heddle serve or call has made; it has to be given"
+          "The SQLite file of the sessions, made by heddle serve or heddle call; required"
         ),
         Flag.optional
       ),
@@ -199,7 +203,7 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
     ({ action, id: given, isJson, module, next, principal, query, status: filter, store }) =>
       Effect.gen(function*() {
         if (Option.isNone(store)) {
-          return yield* Problems.problem("the sessions are in a file; name it with --store FILE")
+          return yield* Problems.problem("--store is missing; name the file of the sessions with --store FILE")
         }
         const loaded = yield* Definitions.load(module)
         const done = Effect.gen(function*() {
@@ -213,7 +217,7 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
           if (Option.isSome(filter)) return yield* Problems.problem("--status is an option of list")
           if (Option.isSome(next)) return yield* Problems.problem("--next is an option of list")
           if (Option.isSome(query)) return yield* Problems.problem("--query is an option of list")
-          if (Option.isNone(given)) return yield* Problems.problem(`${action} needs the id of a session`)
+          if (Option.isNone(given)) return yield* Problems.problem(`${action} needs a session id`)
           const named = { id: given.value, principal }
           yield* Conversations.checkId(named.id)
           switch (action) {
@@ -237,15 +241,19 @@ const sessions = (stop: Stop, onExit: (code: number) => void) =>
         })
         onExit(yield* Effect.provide(done, Stores.existing(store.value)))
       })
-  ).pipe(Command.withDescription("Lists, shows, recovers, stops and deletes the sessions in a store."))
+  ).pipe(
+    Command.withDescription(
+      "Lists, shows, recovers, stops and deletes the sessions in a store, and revokes their claims."
+    )
+  )
 
 const command = (stop: Stop, onExit: (code: number) => void) =>
   Command.make("heddle").pipe(
-    Command.withDescription("Serves agents, calls them in a terminal, and looks after their sessions."),
+    Command.withDescription("Serves agents, calls them in a terminal, and manages their sessions."),
     Command.withSubcommands([serve(stop, onExit), call(stop, onExit), sessions(stop, onExit)])
   )
 
-/** Prints one line for an invalid invocation; help is available on request. */
+/** Leaves the report of an invalid invocation, without its help page, to {@link lineOf}. */
 const presenter = CliOutput.layerPresenter({
   present: (event) => event._tag === "InvalidInvocation" ? Effect.void : CliOutput.defaultPresenter.present(event)
 })
@@ -278,7 +286,7 @@ const mistakeOf = (args: ReadonlyArray<string>, error: CliError.CliError): strin
     return `the module is missing: heddle ${name} MODULE${rest}, where MODULE is ${moduleIs}`
   }
   return error._tag === "MissingArgument" && error.argument === "action"
-    ? `the action is missing; it is one of: ${actions.join(", ")}`
+    ? `the action is missing; give one of: ${actions.join(", ")}`
     : Problems.detailOf(error)
 }
 
@@ -311,7 +319,7 @@ export const run = (given: ReadonlyArray<string>, stop: Stop) =>
 /** Runs the command line of this process. */
 export const main = (): void => {
   const stop = new Stop()
-  // Writing fails after a reader has left, such as `| head`; without a listener the failure ends the process.
+  // Writing fails after a reader such as `| head` has left: without a listener, the failure would end the process.
   process.stdout.on("error", () => {})
   const program = run(process.argv.slice(2), stop).pipe(
     Effect.provide(NodeServices.layer),

@@ -16,7 +16,7 @@ import * as Problems from "./problem.ts"
 import type { Stop } from "./stop.ts"
 import * as Terminal from "./terminal.ts"
 
-/** Attempts before a run unable to start is ended: a person is waiting. */
+/** Number of failures after which a run unable to start is ended: a person is waiting. */
 const maxFailures = 1
 
 /** Exit code of a command waiting for a person, without a terminal to ask in. */
@@ -51,7 +51,7 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
     const { id, kind, opts = [] } = suspension
     if (kind === "approval" || kind === "unknown") {
       const verdict = yield* Prompt.run(Prompt.Select({
-        message: kind === "approval" ? "Allow this call?" : "Its effect is not known. Run it again?",
+        message: kind === "approval" ? "Allow this call?" : "The call's effect is unknown. Run the call again?",
         choices: [
           { title: "Allow", value: "allow" },
           { title: "Deny", value: "deny" },
@@ -70,7 +70,7 @@ const askAbout = (suspension: Event.Suspension, by: string) =>
           const parsed = Json.parse(typed)
           return Result.isSuccess(parsed) && Json.isObject(parsed.success)
             ? Effect.succeed(typed)
-            : Effect.fail("a JSON object")
+            : Effect.fail("must be a JSON object")
         }
       }))
       const edited = Json.parse(typed)
@@ -160,7 +160,9 @@ export const run = (
     const opened = yield* Session.open(key, { origin: { principal, agent } })
     if (opened.origin.agent !== agent) {
       const { agent: other } = opened.origin
-      const of = other === undefined ? "was begun without an agent; a worker drives it" : `is of the agent ${other}`
+      const of = other === undefined
+        ? "was begun without an agent: only a worker can drive the session"
+        : `belongs to the agent ${other}`
       return yield* Problems.problem(`session ${id} ${Problems.oneLine(of)}`)
     }
     const view = new Terminal.View(outputs)
@@ -170,7 +172,7 @@ export const run = (
       inUse(id)
     )
     const { claim } = kept
-    // A call from another process is answered here under its name.
+    // A call begun by another process may be answered here: its answer shows the call's name.
     view.know(kept.session.thread.messages.flatMap(({ toolCalls = [] }) => toolCalls))
     view.know(kept.interrupted?.calls.map(({ toolCall }) => toolCall) ?? [])
     // The owner looks for the stop immediately.
@@ -218,7 +220,7 @@ export const run = (
           const { detail, reason } = settled.failure
           view.note(
             reason === "invalid_answer"
-              ? "! The answer does not have the form that is asked for."
+              ? "! The answer does not have the requested form."
               : `! ${detail ?? reason}`
           )
         }
@@ -240,7 +242,7 @@ export const run = (
     yield* told(kept)
     return kept.session.status === "error"
       ? yield* Problems.problem(
-        `the run failed${isStored ? `; heddle sessions ... recover ${id} tries it again` : ""}`
+        `the run failed${isStored ? `; heddle sessions ... recover ${id} tries again` : ""}`
       )
       : 0
   }).pipe(Effect.scoped)

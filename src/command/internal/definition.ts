@@ -39,9 +39,9 @@ const isDefinition = (value: unknown): value is Server.Definition =>
   typeof value === "object" && value !== null && "agents" in value && Array.isArray(value.agents)
   && value.agents.length > 0 && value.agents.every(isAgent) && "layer" in value && Layer.isLayer(value.layer)
 
-const example = "export default Server.define({ agents, layer }), with Server of heddle/server"
+const example = "export default Server.define({ agents, layer }), with Server from heddle/server"
 
-/** Loads a module, given as a path or as a package. */
+/** Loads a module, given as a path or as a package name. */
 export const load = (name: string): Effect.Effect<Loaded, Problems.Problem> =>
   Effect.gen(function*() {
     if (isPath(name) && !existsSync(resolve(name))) return yield* Problems.problem(`there is no file ${name}`)
@@ -54,7 +54,7 @@ export const load = (name: string): Effect.Effect<Loaded, Problems.Problem> =>
     }
     const definition = loaded.default
     if (!isDefinition(definition)) {
-      return yield* Problems.problem(`the default export of ${name} is no definition of a server; it needs: ${example}`)
+      return yield* Problems.problem(`the default export of ${name} is not a server definition; it needs: ${example}`)
     }
     return { definition, agents: new Map(definition.agents.map((agent) => [agent.name, agent])) }
   })
@@ -67,7 +67,7 @@ export const agentOf = ({ agents }: Loaded, name: string | undefined): Effect.Ef
     if (name === undefined) {
       return first !== undefined && others.length === 0
         ? Effect.succeed(first)
-        : Problems.problem(`the module has several agents; name one of them with --agent: ${names}`)
+        : Problems.problem(`the module has several agents; name one with --agent: ${names}`)
     }
     return agents.has(name)
       ? Effect.succeed(name)
@@ -79,5 +79,5 @@ export const layerOf = ({ definition }: Loaded) =>
   Layer.catch(definition.layer, (error) =>
     Layer.effect(
       Adapter.Adapter,
-      Problems.problem(`the layer of the module cannot be built: ${Problems.detailOf(error)}`)
+      Problems.problem(`the module's layer cannot be built: ${Problems.detailOf(error)}`)
     ))

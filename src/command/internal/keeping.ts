@@ -28,7 +28,7 @@ export const existing = (file: string): Layer.Layer<Session.Store, Problems.Prob
     ? `there is no file ${file}; --store names the file of the sessions`
     : isStore(file)
     ? undefined
-    : `${file} is no store of sessions; --store names the file that heddle has made`
+    : `${file} is not a session store; --store names a file made by heddle serve or heddle call`
   return problem === undefined ? layer(file) : Layer.effect(Session.Store, Problems.problem(problem))
 }
 

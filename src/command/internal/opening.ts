@@ -18,11 +18,11 @@ const opener = (platform: NodeJS.Platform): readonly [command: string, ...args: 
   }
 }
 
-/** Opens an address. Fails without a browser. */
+/** Opens an address. Fails if the opening command cannot start. */
 export const open = (address: string): Effect.Effect<void, Problems.Problem> =>
   Effect.callback((resume) => {
     const [command, ...args] = opener(process.platform)
-    const failed = (why: string) => resume(Effect.fail(Problems.problem(`${command} does not open ${address}: ${why}`)))
+    const failed = (why: string) => resume(Effect.fail(Problems.problem(`${command} cannot open ${address}: ${why}`)))
     const child = spawn(command, [...args, address], { stdio: "ignore", detached: true })
     child.once("error", (error) => failed(error.message))
     child.once("spawn", () => {

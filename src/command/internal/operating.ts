@@ -36,7 +36,7 @@ export const searchOf = (
   )
 }
 
-/** Prints a principal's sessions, newest first, agent by agent. */
+/** Prints a page of a principal's sessions, agent by agent: pinned sessions first, then the newest. */
 export const list = ({ agents }: Definitions.Loaded, { isJson, principal, search }: Listing) =>
   Effect.gen(function*() {
     let count = 0
@@ -156,7 +156,7 @@ export const stop = (named: Named, isJson: boolean) =>
     }
     const claim = (yield* Session.inspect(kept.id))?.claim
     if (claim === undefined || claim.until <= (yield* Clock.currentTimeMillis)) {
-      yield* Console.log("the stop is recorded; no process drives the run now, and the next one honours it")
+      yield* Console.log("the stop is recorded; no process drives the run now, and the next owner stops the run")
       return 0
     }
     yield* Console.log("the stop is recorded")
@@ -186,7 +186,7 @@ export const remove = (named: Named, isJson: boolean) =>
   Effect.gen(function*() {
     const kept = yield* found(named)
     if (kept.interrupted !== undefined) {
-      return yield* Problems.problem(`session ${named.id} has an open run; stop it first`)
+      return yield* Problems.problem(`session ${named.id} has an open run; stop the run first`)
     }
     yield* Session.delete(kept.id)
     if (isJson) yield* json({ id: named.id, isDeleted: true })

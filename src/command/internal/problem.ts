@@ -1,5 +1,5 @@
 /**
- * One-sentence problems for a person to read, and texts for a terminal to show without obeying control characters.
+ * One-sentence problems for a person to read, and texts free of control characters, for a terminal to show.
  */
 import type * as Config from "effect/Config"
 import * as Data from "effect/Data"
@@ -25,7 +25,7 @@ export const oneLine = (text: string): string => {
   return line.length <= longest ? line : `${line.slice(0, longest)} …`
 }
 
-/** Describes a configuration fault: the setting's name, and the required value. */
+/** Describes a configuration fault: the setting's name, and what is wrong. */
 const settingOf = ({ cause }: Config.ConfigError): string => {
   const path = cause._tag === "SchemaError" && cause.issue._tag === "Pointer" ? cause.issue.path : undefined
   // The rest of the message would repeat the path in other words.
@@ -36,7 +36,7 @@ const settingOf = ({ cause }: Config.ConfigError): string => {
 const isConfigError = (error: unknown): error is Config.ConfigError =>
   typeof error === "object" && error !== null && "_tag" in error && error._tag === "ConfigError" && "cause" in error
 
-/** Returns the text of an error, as one line. */
+/** Returns an error's message as one line. */
 export const detailOf = (error: unknown): string => {
   if (isConfigError(error)) return oneLine(settingOf(error))
   return oneLine(error instanceof Error && error.message !== "" ? error.message : String(error))

@@ -23,7 +23,7 @@ export interface Settings {
   readonly port: number
   readonly host: string
   readonly store: string | undefined
-  /** Claim duration, as text. If absent, the default of `Session.claim`. */
+  /** Claim duration, as text. If absent, the module's `term` applies. */
   readonly term: string | undefined
   /** `true` to open the browser. */
   readonly isOpened: boolean
@@ -40,18 +40,17 @@ const unable = ({ host, port }: Settings, { cause }: HttpServerError.ServeError)
   const where = urlOf(host, port)
   switch (code) {
     case "EADDRINUSE":
-      return Problems.problem(`port ${port} is in use; give another one with --port`)
+      return Problems.problem(`port ${port} is in use; give another port with --port`)
     case "EACCES":
-      return Problems.problem(`port ${port} may not be used by this user; give another one with --port`)
+      return Problems.problem(`this user may not use port ${port}; give another port with --port`)
     case "EADDRNOTAVAIL":
     case "ENOTFOUND":
-      return Problems.problem(`--host ${host} is no address of this machine`)
+      return Problems.problem(`--host ${host} is not an address of this machine`)
     default:
       return Problems.problem(`the server cannot listen at ${where}: ${Problems.detailOf(cause)}`)
   }
 }
 
-/** Describes how to build Studio. */
 const unbuilt = Problems.problem("Studio is not built; build it with: npm run build")
 
 /** Serves until a stop is requested. Succeeds with the exit code. */
@@ -64,8 +63,8 @@ export const run = (settings: Settings, stop: Stop) =>
     const isLoopback = authorize === Server.allowLoopback
     if (isLoopback && !Access.isLoopback(host)) {
       return yield* Problems.problem(
-        `--host ${host} is an address that others reach, and the module has no authorize: `
-          + "give Server.define one, or leave --host out"
+        `other machines may reach --host ${host}, and the module has no authorize: `
+          + "give Server.define an authorize, or leave out --host"
       )
     }
     const hosts = definition.hosts ?? [...local, host]
@@ -104,7 +103,7 @@ export const run = (settings: Settings, stop: Stop) =>
         yield* Console.log("heddle: sessions are in memory and end with this process; --store FILE keeps them")
       }
       yield* stop.requested
-      yield* Console.log("heddle: stopping; calls under way may end, Ctrl-C again interrupts them")
+      yield* Console.log("heddle: stopping; running calls may finish, Ctrl-C again interrupts them")
     }).pipe(
       Effect.scoped,
       Effect.provideService(Journal.Hurry, stop.interrupted),

@@ -9,7 +9,7 @@ import * as Exit from "effect/Exit"
 import * as Latch from "effect/Latch"
 import * as Runtime from "effect/Runtime"
 
-/** Effect of a signal. An echo repeats the same key press. */
+/** Effect of a signal. An echo is a repeated signal from the same key press. */
 export type Step = "echo" | "softly" | "interrupt" | "end"
 
 /** Time window for echoes: the terminal signals every process, and `npm` forwards its signal. */

@@ -60,7 +60,7 @@ export class View {
   private say(delta: string): void {
     this.said += delta
     const text = Problems.harmless(delta)
-    // Text from a run inside a call is no answer.
+    // Text from a run inside a call is not the answer.
     if (this.prefix !== "" || text === "") return
     this.outputs.text(text)
     this.isInLine = !text.endsWith("\n")
@@ -107,11 +107,11 @@ export class View {
       case "MessageRefused":
         return this.note(`! A message was not delivered: ${event.reason}.`)
       case "ModelSwitched":
-        return this.note(`! ${event.from} did not answer. ${event.to} is asked.`)
+        return this.note(`! ${event.from} did not answer. Now asking ${event.to}.`)
       case "TextDelta":
         return this.say(event.delta)
       case "TextCompleted":
-        // Complete reply text; some or all of its pieces may have been omitted.
+        // The whole text of the reply, whose deltas may have been left out in part or entirely.
         if (event.text.startsWith(this.said)) this.say(event.text.slice(this.said.length))
         return
       case "MessageCompleted":

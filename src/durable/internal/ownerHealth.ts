@@ -23,7 +23,7 @@ export interface Health {
    * frozen, or cannot reach its store.
    */
   readonly lostClaims: number
-  /** Longest time since the store last confirmed one of these claims, in milliseconds. 0 without lost claims. */
+  /** Longest time from a lost claim's last confirmation by the store to its loss, in milliseconds. 0 without losses. */
   readonly latestMillis: number
 }
 

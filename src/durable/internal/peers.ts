@@ -21,11 +21,14 @@ export interface Sessions {
 
 /** Access to the other processes. */
 export interface Peers {
-  /** Returns `true` if this process drives a session. */
+  /** Returns `true` if the cluster has assigned a session to this process, whether or not it drives the session. */
   readonly isHere: (key: string) => boolean
-  /** Makes the owner take a session. Returns `false` if the owner refuses, or does not answer within a second. */
+  /**
+   * Makes the owner take a session. Returns `false` if this process is the owner, or if the owner refuses or does not
+   * answer within a second.
+   */
   readonly take: Sessions["take"]
-  /** Reads a session from its owner. If the owner changes, the stream breaks off and waits for the next owner. */
+  /** Reads a session from its owner. If the owner changes, the stream ends, or begins again with the next owner. */
   readonly read: Sessions["read"]
   /** Serves this process's sessions to the others until the scope closes. */
   readonly serve: (sessions: Sessions) => Effect.Effect<void, never, Scope.Scope>

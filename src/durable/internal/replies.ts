@@ -1,6 +1,6 @@
 /**
- * Replies a store did not take, kept for the run's next attempt: a model is never asked, or paid, twice for the same
- * reply.
+ * Replies a store did not take, kept for the run's next attempt, so that a model is not asked and paid twice for the
+ * same reply.
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

@@ -105,14 +105,18 @@ export const isJson = (request: Request): boolean =>
 export const unsupported = new Refusals.Refusal({
   status: 415,
   code: "unsupported_media_type",
-  message: "A body is application/json."
+  message: "The content-type of a body must be application/json."
 })
 
 /** Refuses a request to another host. */
 export const checkHost = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
   isHost(request.headers["host"] ?? "", rules)
     ? Effect.void
-    : new Refusals.Refusal({ status: 421, code: "unknown_host", message: "This server has another name." })
+    : new Refusals.Refusal({
+      status: 421,
+      code: "unknown_host",
+      message: "The host of the request does not name this server."
+    })
 
 const checkPage = ({ headers: { host = "", origin, ...headers } }: Request, rules: Rules) => {
   if (origin !== undefined) {
@@ -126,7 +130,7 @@ const checkPage = ({ headers: { host = "", origin, ...headers } }: Request, rule
     : Refusals.forbidden("unknown_origin", "Pages of other sites may not use the server.")
 }
 
-/** Refuses a request to another host, from an unlisted page, or by a form. */
+/** Refuses a request to another host, from an unlisted page or by a form, and a write without an origin or a token. */
 export const check = (request: Request, rules: Rules): Effect.Effect<void, Refusals.Refusal> =>
   Effect.gen(function*() {
     const { authorization = "", origin } = request.headers

@@ -31,7 +31,7 @@ export const nextOf = <R>(agents: Named<R>, kept: Session.Kept): Effect.Effect<N
     const { agent: name, metadata = {}, principal = "" } = kept.origin
     const agent = agents.get(name ?? "")
     if (agent === undefined) {
-      return yield* Effect.die(new Error(`session ${JSON.stringify(kept.id)} is of no agent of this server`))
+      return yield* Effect.die(new Error(`session ${JSON.stringify(kept.id)} belongs to no agent of this server`))
     }
     const isReply = Session.next(kept) === "reply"
     const clientTools = toolsOf(kept, isReply)

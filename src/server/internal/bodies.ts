@@ -28,7 +28,7 @@ export interface Site {
 const tooLarge = (bytes: number): Refusals.Refusal =>
   Refusals.tooLarge(
     "body_too_large",
-    `A body may have ${bytes} bytes. Clients of the AI SDK can send less with prepareSendMessagesRequest.`
+    `A body may have at most ${bytes} bytes. Clients of the AI SDK can send less with prepareSendMessagesRequest.`
   )
 
 /** Longest pause within a body, in milliseconds. */
@@ -40,7 +40,7 @@ const [longest, perSecond] = [120_000, 16_384]
 const tooSlow = new Refusals.Refusal({
   status: 408,
   code: "body_too_slow",
-  message: "The body came too slowly. It may pause for 30 seconds."
+  message: "The body came too slowly. It may pause for 30 seconds, and take 2 minutes and 1 second per 16 KiB."
 })
 
 /** Reads a body's bytes up to a limit, as long as they keep arriving. */
@@ -80,7 +80,7 @@ const bytesOf = (
 
 /**
  * Reads a body's text within the server's limits. It is read only for a principal admitted by `authorize`, and counts
- * towards that principal.
+ * toward that principal.
  */
 export const textOf = (
   { bounds, counters }: Pick<Site, "bounds" | "counters">,
@@ -147,7 +147,7 @@ export const plain = (site: Site, sessionId: string, body: unknown): Result.Resu
         content: contentOf(reader, content)
       }]
       : reader.list(answers, "answers").map((answer, index) => answerOf(reader, answer, `answers[${index}]`))
-    if (actions.length === 0) reader.refuse("answers", "must have an answer")
+    if (actions.length === 0) reader.refuse("answers", "must have at least one answer")
     return {
       sessionId,
       actions,
@@ -165,8 +165,8 @@ const intoOf = (
   { mode, otherwise, to }: { readonly mode?: unknown; readonly otherwise?: unknown; readonly to?: unknown }
 ): Sessions.Into | undefined => {
   if (mode === undefined) {
-    if (to !== undefined) return reader.refuse("to", "must be left out where mode is")
-    return otherwise === undefined ? undefined : reader.refuse("otherwise", "must be left out where mode is")
+    if (to !== undefined) return reader.refuse("to", "must be left out without mode")
+    return otherwise === undefined ? undefined : reader.refuse("otherwise", "must be left out without mode")
   }
   if (mode !== "next" && mode !== "steer" && mode !== "follow") {
     return reader.refuse("mode", `must be "next", "steer" or "follow"`)
@@ -176,7 +176,7 @@ const intoOf = (
   }
   const into: Sessions.Into = { mode, ...(otherwise === undefined ? {} : { otherwise }) }
   if (to === undefined) return into
-  if (!CallPaths.isPath(to)) return reader.refuse("to", `must be the path of a call, such as "c0" or "c0/c1"`)
+  if (!CallPaths.isPath(to)) return reader.refuse("to", `must be a call path, such as "c0" or "c0/c1"`)
   if (mode === "next") return reader.refuse("to", `must be left out with mode "next"`)
   if (otherwise === "next") return reader.refuse("otherwise", `must be "refuse", or left out, with to`)
   return { ...into, to }
@@ -250,7 +250,7 @@ const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Ac
   const id = reader.callId(answer["id"], `${field}.id`)
   for (const other of ["answerId", "approvalId", "interruptId", "toolCallId"]) {
     if (other in answer) {
-      reader.refuse(`${field}.${other}`, "must be left out: the id of the suspension is the only one")
+      reader.refuse(`${field}.${other}`, `must be left out: ${field}.id names the suspension`)
     }
   }
   const { arguments: edits, remember } = answer
@@ -259,7 +259,7 @@ const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Ac
       return reader.refuse(`${field}.remember`, `must be "tool" or "arguments"`)
     }
     if (remember === "arguments" && edits !== undefined) {
-      return reader.refuse(`${field}.remember`, "must be left out where the arguments are other ones")
+      return reader.refuse(`${field}.remember`, `must be "tool", or left out, with edited arguments`)
     }
     return {
       _tag: "Approve",
@@ -268,7 +268,7 @@ const answerOf = (reader: Posted.Reader, given: unknown, field: string): Body.Ac
       ...(remember === undefined ? {} : { remember })
     }
   }
-  if (remember !== undefined) reader.refuse(`${field}.remember`, "must be left out: an approval alone is remembered")
+  if (remember !== undefined) reader.refuse(`${field}.remember`, "must be left out: only an approval can be remembered")
   if (answer["approve"] === false) {
     const { reason } = answer
     return { _tag: "Deny", id, ...(reason === undefined ? {} : { reason: reader.text(reason, `${field}.reason`) }) }

@@ -13,7 +13,7 @@ import * as Values from "../../internal/declare/values.ts"
 import * as Refusals from "./refusal.ts"
 
 /**
- * Limits of a server. Exceeding any of them is answered with a status and a sentence.
+ * Limits of a server. A request beyond a limit is refused with a status, a code and a message.
  *
  * @category options
  */
@@ -43,15 +43,15 @@ export interface Bounds {
    */
   readonly undecided?: number
   /**
-   * Bytes in a session's records, since its last snapshot. A session above the limit accepts no further message. 64 MiB
+   * Bytes in a session's records, since its last snapshot. A session at the limit accepts no further message. 64 MiB
    * by default.
    */
   readonly sessionBytes?: number
-  /** Model turns in a session. A session above the limit accepts no further message. 10,000 by default. */
+  /** Model turns in a session. A session at the limit accepts no further message. 10,000 by default. */
   readonly sessionTurns?: number
   /** Sessions per principal. 1,000 by default. */
   readonly sessions?: number
-  /** Running runs per principal in this process. 8 by default. */
+  /** Sessions per principal with a run under way or about to begin, in this process. 8 by default. */
   readonly runs?: number
   /** Open streams per principal in this process. 16 by default. */
   readonly streams?: number
@@ -59,11 +59,16 @@ export interface Bounds {
   readonly writes?: number
   /** Session lists per principal and minute, in this process. 60 by default. */
   readonly lists?: number
-  /** Bytes in a run's log. Beyond the limit, readers get the run from the journal. 8 MiB by default. */
+  /**
+   * Characters in a run's log, as JSON. Beyond the limit, readers get the run from the journal. 8,388,608 by default.
+   */
   readonly log?: number
-  /** Bytes in all the process's logs. 256 MiB by default. */
+  /**
+   * Characters in all the process's logs, as JSON. Beyond the limit, the process forgets logs of ended runs, then the
+   * log that grew. 268,435,456 by default.
+   */
   readonly logs?: number
-  /** Maximum duration of a detached run, unless its agent sets another. A number is milliseconds. 1 hour by default. */
+  /** Maximum duration of a run, unless its agent sets a `deadline`. A number is milliseconds. 1 hour by default. */
   readonly run?: Duration.Input
   /** Interval between renewed authorizations of an open stream. A number is milliseconds. 60 seconds by default. */
   readonly authorization?: Duration.Input
@@ -123,7 +128,7 @@ export const standard: Required<Bounds> = {
 
 const minute = 60_000
 
-/** Times of principals' actions within the last minute. */
+/** Times of principals' actions within the last minute. Beyond 10,000 principals, those without such actions go. */
 class Recent {
   private readonly times = new Map<string, ReadonlyArray<number>>()
 
@@ -168,11 +173,11 @@ export const busy = new Refusals.Refusal({ status: 503, code: "busy", message: "
 export interface Reading {
   readonly principal: string
   bytes: number
-  /** Fails if the body is refused in favour of others. */
+  /** Fails if the body is refused in favor of others. */
   readonly refused: Deferred.Deferred<never, Refusals.Refusal>
 }
 
-/** Counts the process's work for its principals. A principal without open streams and recent writes takes no memory. */
+/** Counts the process's work for its principals. */
 export class Counters {
   private readonly streams = new Held()
   private readonly writes = new Recent()
@@ -198,7 +203,10 @@ export class Counters {
     return Effect.suspend(() =>
       this.writes.take(principal, now, this.bounds.writes)
         ? Effect.void
-        : Refusals.tooMany("too_many_writes", "There were too many requests. Try again in a minute.")
+        : Refusals.tooMany(
+          "too_many_writes",
+          `There were too many requests: ${this.bounds.writes} writes per minute are allowed. Try again in a minute.`
+        )
     )
   }
 
@@ -207,7 +215,10 @@ export class Counters {
     return Effect.suspend(() =>
       this.lists.take(principal, now, this.bounds.lists)
         ? Effect.void
-        : Refusals.tooMany("too_many_lists", "There were too many lists. Try again in a minute.")
+        : Refusals.tooMany(
+          "too_many_lists",
+          `There were too many lists: ${this.bounds.lists} per minute are allowed. Try again in a minute.`
+        )
     )
   }
 

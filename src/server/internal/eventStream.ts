@@ -33,7 +33,7 @@ const broken = (cause: Cause.Cause<unknown>) => {
     onSome: (error) => error instanceof Journal.StoreError ? Refusals.ofStore(error) : Refusals.broken
   })
   const frame: Reading.Frame = { _tag: "Broken", code, message }
-  return Effect.as(Effect.logWarning("a stream of a session broke", Cause.map(cause, Json.nameOf)), frame)
+  return Effect.as(Effect.logWarning("a session's stream broke", Cause.map(cause, Json.nameOf)), frame)
 }
 
 /** Ends a stream at an error with a frame about the error, and logs the error. */

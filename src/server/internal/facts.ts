@@ -65,7 +65,7 @@ export type FactsOf = (
 /** Maximum description length, in characters. */
 const longestDescription = 1_000
 
-/** Maximum number of cached facts, per agent and principal. */
+/** Maximum number of cached facts: one entry is the facts about one agent for one principal. */
 const mostKept = 256
 
 const approvalOf = ({ approval = false }: Tool.Any): ToolFacts["approval"] =>
@@ -105,8 +105,8 @@ const factsIn = (
 
 /** Logs that an agent's tools could not be read, and returns the given replacement. */
 export const unread = <A>(agent: string | undefined, cause: Cause.Cause<unknown>, otherwise: A): Effect.Effect<A> =>
-  Effect.logWarning("the tools of an agent could not be read", agent).pipe(
-    Effect.andThen(Effect.logDebug("the tools of an agent could not be read", cause)),
+  Effect.logWarning("an agent's tools could not be read", agent).pipe(
+    Effect.andThen(Effect.logDebug("an agent's tools could not be read", cause)),
     Effect.as(otherwise)
   )
 

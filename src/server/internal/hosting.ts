@@ -1,6 +1,6 @@
 /**
- * Drives agent sessions in this process, and provides the routes with everything they need for it: one way for every
- * protocol reaching a session.
+ * Drives agent sessions in this process, and provides the server parts the routes need. All protocols reach sessions
+ * through these parts.
  */
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
@@ -38,7 +38,7 @@ import type * as Routes from "./routes.ts"
 /** Maximum number of sessions a process drives at once. */
 const mostDriven = 1_000
 
-/** Attempts before a run unable to start is ended: a person is waiting. */
+/** Number of failures after which a run unable to start is ended: a person is waiting. */
 const maxFailures = 2
 
 /** Maximum time for an agent to determine its tools. */
@@ -46,16 +46,19 @@ const toolsWithin = "10 seconds"
 
 /** Server options about sessions. */
 export interface Settings<RAuthorize> {
-  /** Decides about every request except `/health` and `/ready`. Required: see `Server.allowLoopback`. */
+  /**
+   * Decides about every request except `/health`, `/ready`, preflights and Studio's static files. Required: see
+   * `Server.allowLoopback`.
+   */
   readonly authorize: Access.Authorize<RAuthorize>
   /**
    * `"detached"` lets a run outlive its request; `"attached"` stops it when the request ends. `"detached"` by default.
    */
   readonly mode?: "detached" | "attached"
   /**
-   * Treatment of a message arriving during a run without a mode in its body. `"refuse"` answers with 409, `"follow"`
-   * keeps the message for the following run, and `"steer"` gives it to the current run between two steps. `"refuse"` by
-   * default.
+   * Treatment of a message that arrives during a run, and whose body names no `mode`. `"refuse"` answers with 409,
+   * `"follow"` keeps the message for the following run, and `"steer"` gives the message to the current run between two
+   * steps. `"refuse"` by default.
    */
   readonly whileRunning?: "refuse" | "follow" | "steer"
   /** Limits on bodies, sessions, runs, streams and logs. */
@@ -64,7 +67,7 @@ export interface Settings<RAuthorize> {
    * Maximum time for running calls to end when the server is released. A number is milliseconds. 20 seconds by default.
    */
   readonly drain?: Duration.Input
-  /** Publication extent of calls, or a function from the tool name. `"all"` by default. */
+  /** Extent to which calls are published, or a function from the tool name to that extent. `"all"` by default. */
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
   /** `true` to publish the model's reasoning. `false` by default. */
   readonly publishReasoning?: boolean
@@ -86,7 +89,10 @@ export interface Settings<RAuthorize> {
    * is milliseconds. 30 seconds by default.
    */
   readonly term?: Duration.Input
-  /** Interval between searches for other processes' unfinished work. A number is milliseconds. 200 by default. */
+  /**
+   * Interval between searches for other processes' unfinished work, and for commands to sessions driven here. A number
+   * is milliseconds. 200 by default.
+   */
   readonly poll?: Duration.Input
 }
 
@@ -95,7 +101,7 @@ export interface Hosting<R> {
   readonly site: Routes.Site
   /** Runs the sessions. */
   readonly worker: Layer.Layer<Worker.Worker, never, Session.Store | Adapter.Adapter | R>
-  /** Tells readers about the imminent release of the process. */
+  /** Announces the server's release: no request waits any longer for a run that ends in another process. */
   readonly close: Effect.Effect<unknown>
 }
 
@@ -233,7 +239,7 @@ export const make = <R, RAuthorize>(
                 return tool === undefined || !ToolOptions.isReadOnly(tool, call.arguments ?? {})
               })
             }),
-            // A call of an unknown tool counts as changing something.
+            // A call counts as changing something if the tools cannot be read.
             Effect.catchCause((cause) => Facts.unread(name, cause, calls))
           ),
       toolsOf: (kept) =>

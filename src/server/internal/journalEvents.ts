@@ -27,7 +27,7 @@ export interface Told {
   readonly agent?: Agent
 }
 
-/** An event as data: a single function makes the public form, with the only allow list. */
+/** An event as data. `Event.toPublic`, the only allow list, makes its public form. */
 type Payload = { readonly _tag: string; readonly [name: string]: unknown } | Event.Event
 
 /** A call whose handler is a run with its own journal. */
@@ -57,7 +57,7 @@ const outcomeOf = (ended: Journal.RunEnded, finishReason: unknown): Payload => {
   return { _tag, ...(_tag === "Completed" ? { finishReason } : {}) }
 }
 
-/** Returns the event for a request to stop a run. `at` replaces a missing time in the record. */
+/** Returns the event for a request to stop a run. `at` stands for a time missing in the record. */
 export const stopOf = ({ by, call, time }: Journal.StopRequested, at: number): PublicEvent => ({
   _tag: "StopAccepted",
   ...(by === undefined ? {} : { by }),
@@ -72,9 +72,9 @@ export interface Place {
   readonly runId: string
   /** Version after which a fold without earlier records tells the run like a fold of the whole journal. */
   readonly after: number
-  /** Id of the first message. Absent without such a message. */
+  /** Id of the message beginning the run. Absent for a run without new messages. */
   readonly messageId?: string
-  /** Where that message was submitted to. Absent for the next run. */
+  /** Destination named when that message was submitted. Absent for a message to the next run. */
   readonly mode?: "steer" | "follow"
 }
 
@@ -92,7 +92,7 @@ export class Telling {
   readonly runs: Array<string> = []
   /** Runs of the journal's initial conversation, and recorded runs able to start, in order. */
   readonly places: Array<Place> = []
-  /** The last run begun by a message. Its id names the assistant message, to which continuing runs add. */
+  /** The last run not continuing another. Its id names the assistant message, to which continuing runs add. */
   message: string | undefined
   /** Client message taken by the last run not continuing another. */
   asked: string | undefined
@@ -116,8 +116,9 @@ export class Telling {
   running: string | undefined
   /** Process responsible for its last beginning or resumption. */
   driver: string | undefined
-  /** Time of the last start or resumption and the last record, in milliseconds since 1970. */
+  /** Time of the last start or resumption, in milliseconds since 1970. */
   private begunAt = 0
+  /** Time of the last record, in milliseconds since 1970. */
   private at = 0
   /** Time of the last record from a process ending within a reply. Absent without such an end. */
   private lostAt: number | undefined
@@ -214,7 +215,7 @@ export class Telling {
     return this.verdicts.get(name)
   }
 
-  /** Keeps a record's verdict, if it is the first. The call waits until the record is applied. */
+  /** Keeps a record's verdict, if it is the call's first. Must precede the record: applied, it ends the call's wait. */
   private judge(record: Journal.Entry["record"]): void {
     const given = record._tag === "CallSettled"
       ? record
@@ -295,7 +296,7 @@ export class Telling {
             name: toolCall?.name ?? "",
             arguments: toolCall?.arguments ?? {},
             ...(attempt > 1 ? { attempt } : {}),
-            // The reply's time is not the call's.
+            // A call without a recorded time does not take the reply's time.
             asked: asked === undefined ? null : this.begunAt + asked,
             ...(waited === undefined ? {} : { waited })
           }
@@ -353,10 +354,10 @@ export class Telling {
         ])
       }
       case "RunEnded": {
-        // A run unable to start has returned its message, for the following run.
         const refused = this.refused(open)
         const isUnstarted = record.haltedReason === undefined && this.reply === undefined && this.usages.length === 0
         this.running = this.driver = undefined
+        // A run unable to start has returned its message, for the following run.
         if (isUnstarted && Session.isUnfinished(this.kept)) {
           this.places.pop()
           return []
@@ -417,7 +418,10 @@ export class Telling {
     return [{ _tag: "OutputCompleted", value }]
   }
 
-  /** Hides the last messages of the thread. An assistant message beginning there begins after them. */
+  /**
+   * Hides the last `count` messages of the thread, except the last `shown` of them. An assistant message beginning
+   * there begins after them.
+   */
   private hide(count: number, shown = 0): void {
     if (count === 0) return
     const length = this.place
@@ -557,7 +561,7 @@ export class Telling {
   }
 }
 
-/** Tells a sub-agent's run as data: the outer run, whose rules apply, publishes its events. */
+/** Tells a sub-agent's run as data: the outer run publishes the events, to its own extent. */
 class Within extends Telling {
   /** Returns events with their own times, or with their record's. */
   protected override publish(runId: string, payloads: ReadonlyArray<Payload>, at: number): ReadonlyArray<Told> {
@@ -565,7 +569,7 @@ class Within extends Telling {
   }
 }
 
-/** Puts a sub-agent's events before those with which its call ends or waits. */
+/** Marks the event with which a sub-agent's call ends or waits: the sub-agent's own events come before the event. */
 const behind = (agent: Agent | undefined, told: ReadonlyArray<Told>): ReadonlyArray<Told> => {
   const [first, ...rest] = told
   return agent === undefined || first === undefined ? told : [{ ...first, agent }, ...rest]
@@ -609,15 +613,15 @@ const innersOf = (
     return inners
   })
 
-/** Tells whether an event completes a call, at any depth. Events of nested runs are progress. */
+/** Tells whether an event is a model's complete call, at any depth. Events of nested runs are progress. */
 const isCompleted = (event: PublicEvent): boolean =>
   event._tag === "ToolProgress"
     ? Json.isObject(event.progress) && isCompleted(event.progress as unknown as PublicEvent)
     : event._tag === "ToolCallCompleted"
 
 /**
- * Reads a sub-agent's events since its call last waited, as published by the call. The first event precedes all others,
- * and replaces the reader's earlier ones.
+ * Reads a sub-agent's events since its call last waited, as published by the call. They begin with the start of a run,
+ * which replaces the sub-agent's earlier events for a reader.
  */
 const readAgent = (
   telling: Telling,
@@ -632,7 +636,7 @@ const readAgent = (
     for (const inners of found) {
       let waits = 0
       for (const inner of inners) {
-        // A later run's events may lack the names of an earlier run's calls.
+        // Earlier events only supply the names of calls: a later run's events may lack them.
         if (waits < agent.waits) {
           for (const told of inner.told) if (!isCompleted(told.event)) telling.within(runId, agent, told)
         } else if (waits === agent.waits || !agent.isWaiting) wanted.push(inner)
@@ -714,7 +718,7 @@ const waiting: Readonly<Record<Event.Suspension["kind"], string>> = {
   unknown: "ApprovalRequested"
 }
 
-/** Returns the end of a request not followed by a run, because other calls still wait. */
+/** Returns the event ending the stream of a request without a following run, with the calls still waiting. */
 export const stillWaiting = (
   kept: Session.Kept | undefined,
   options: Event.PublicOptions
@@ -855,7 +859,7 @@ export const eventsOf = (
     return [...events, ...[...underWay, ...isLost ? telling.lost() : []].map(({ event }) => event)]
   })
 
-/** Reads a run's events so far about a call's sub-agent. The first event replaces the reader's earlier ones. */
+/** Reads a run's events so far about a call's sub-agent. The first event replaces the reader's earlier events. */
 export const agentOf = (
   key: string,
   runId: string,

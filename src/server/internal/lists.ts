@@ -86,12 +86,12 @@ export const searchOf = (parameters: URLSearchParams): Result.Result<Search, Ref
     Result.fail(Refusals.badRequest("invalid_parameter", `${field} ${rule}.`))
   const fields = ["query", "status", "next"] as const
   const repeated = fields.find((field) => parameters.getAll(field).length > 1)
-  if (repeated !== undefined) return refuse(repeated, "may be given once")
+  if (repeated !== undefined) return refuse(repeated, "may be given only once")
   const [query = "", status = "", next = ""] = fields.map((field) => parameters.get(field) ?? "")
-  if (query.length > longestQuery) return refuse("query", `has at most ${longestQuery} characters`)
-  if (status !== "" && !isStatus(status)) return refuse("status", `is one of ${statuses.join(", ")}`)
+  if (query.length > longestQuery) return refuse("query", `may have at most ${longestQuery} characters`)
+  if (status !== "" && !isStatus(status)) return refuse("status", `must be one of ${statuses.join(", ")}`)
   const after = placeOf(next)
-  if (next !== "" && after === undefined) return refuse("next", "is the one of an earlier page")
+  if (next !== "" && after === undefined) return refuse("next", "must be the next of an earlier page")
   return Result.succeed({
     query,
     ...(status === "" ? {} : { status }),
@@ -99,7 +99,7 @@ export const searchOf = (parameters: URLSearchParams): Result.Result<Search, Ref
   })
 }
 
-/** Normalizes a text for comparison: to one line, ignoring case. */
+/** Returns a text for comparison: normalized, in lower case, on one line. */
 const comparable = (text: string): string => text.normalize("NFKC").toLowerCase().replaceAll(/\s+/g, " ").trim()
 
 /** Lists a principal's sessions with an agent: pinned sessions first, then the newest. */

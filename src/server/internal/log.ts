@@ -1,7 +1,7 @@
 /**
  * Logs of the runs driven by this process: their public events, in memory, for any number of readers. A reader holds
  * its log, so a slow reader neither slows the run nor loses an event. The process forgets a log once its run has ended
- * and no reader follows the session, or once the next run has ended as well.
+ * and no reader follows the session, once the next run has ended as well, or if the logs grow beyond their limits.
  */
 import type * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -65,7 +65,9 @@ export class RunLog {
   begun: Beginning | undefined
   /** `true` once the attempt has ended. */
   isEnded = false
-  /** End of the run, withheld from readers until the owner has released the claim: they answer at once. */
+  /**
+   * End of the run, withheld from readers until the owner has released the claim, because readers may answer at once.
+   */
   last: PublicEvent | undefined
   /** `true` if the run came to its end in this attempt. */
   isWhole = false
@@ -75,6 +77,7 @@ export class RunLog {
   isRemoved = false
   /** Events. The slot of a partial typed answer is empty once a later part contains the same text. */
   readonly entries: Array<Entry | undefined> = []
+  /** Characters of the events' JSON. */
   bytes = 0
   next: RunLog | undefined
   readonly calls = new Map<string, Event.PublicCall>()

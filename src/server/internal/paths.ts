@@ -1,6 +1,6 @@
 /**
- * Routes by exact path: letter case, doubled and trailing slashes, path parameters and percent signs matter, so a
- * proxy's rules in front of the server hold. An application's router may ignore such differences.
+ * Routes by exact path: letter case, doubled and trailing slashes, semicolons and percent signs matter. The path rules
+ * of a proxy in front of the server therefore hold, although an application's router may ignore such differences.
  */
 import * as Effect from "effect/Effect"
 import type * as HttpRouter from "effect/http/HttpRouter"

@@ -56,7 +56,10 @@ export const offsetOf = (text: string | undefined): Effect.Effect<Offset | undef
     if (text === undefined || text === "") return Effect.succeed(undefined)
     const offset = parsed(text)
     return offset === undefined
-      ? Refusals.badRequest("invalid_offset", "The offset is none that this server has given.")
+      ? Refusals.badRequest(
+        "invalid_offset",
+        "The offset (after, or the last-event-id header) is not one of this server's offsets."
+      )
       : Effect.succeed(offset)
   })
 
@@ -97,10 +100,10 @@ const most = 64
 /** Interval between keep-alives on a quiet connection. */
 const quiet = "15 seconds"
 
-/** Interval between polls of the journal for a run elsewhere. */
+/** Interval between polls of the journal for a run in another process, or for the next run. */
 const poll = "1 second"
 
-/** Interval between journal polls when this process is about to write there. */
+/** Interval between polls of the journal for a run begun or resumed by this process. */
 const soon = "50 millis"
 
 /** Takes a journal event. */
@@ -252,8 +255,8 @@ class Signs {
 }
 
 /**
- * Returns a reader's stream, which ends when `until` does. The stream buffers a few frames for a slow client, and takes
- * log frames itself, because a queue costs more than a delta.
+ * Returns a reader's stream, which ends when `until` does. The stream buffers a few frames for a slow client. It takes
+ * log frames without the buffer, because queueing a delta costs more than the delta.
  */
 const streamOf = <E, R>(
   site: Site,

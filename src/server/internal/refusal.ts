@@ -1,11 +1,11 @@
 /**
- * Refusals of requests: a status, a code and one sentence for a person, quoting nothing from the request.
+ * Refusals of requests: a status, a code and a message for a person. A message quotes no value from the request.
  */
 import * as Data from "effect/Data"
 import * as HttpServerResponse from "effect/http/HttpServerResponse"
 import type * as Journal from "../../Journal.ts"
 
-/** A refused request. Nothing was changed. */
+/** A refused request. It changed nothing, except that a session keeps the receipt of a message no run takes. */
 export class Refusal extends Data.TaggedError("Refusal")<{
   readonly status: number
   readonly code: string
@@ -27,7 +27,8 @@ export const tooLarge = refusal(413)
 export const tooMany = refusal(429)
 
 /**
- * Returns the refusal for a session not existing or belonging to another principal: the client cannot tell them apart.
+ * Returns the refusal for a session that does not exist, or that belongs to another principal or another agent: the
+ * client cannot tell them apart.
  */
 export const unknownSession = (): Refusal => notFound("unknown_session", "There is no such session.")
 
@@ -40,24 +41,24 @@ export const ofStore = ({ bytes, maxBytes, reason }: Journal.StoreError): Refusa
       return tooLarge(
         "record_too_large",
         bytes === undefined || maxBytes === undefined
-          ? "What was sent is too large to be kept."
-          : `What was sent takes ${bytes} bytes to be kept, of at most ${maxBytes}. Send less.`
+          ? "The request is too large to be recorded. Send less."
+          : `The record of the request has ${bytes} bytes, and may have at most ${maxBytes}. Send less.`
       )
     case "full":
-      return new Refusal({ status: 507, code: "store_full", message: "The store has no room left." })
+      return new Refusal({ status: 507, code: "store_full", message: "The session store is full." })
     case "read_only":
-      return new Refusal({ status: 503, code: "store_read_only", message: "The store cannot be written to." })
+      return new Refusal({ status: 503, code: "store_read_only", message: "The session store cannot be written to." })
     case "newer_version":
       return new Refusal({
         status: 500,
         code: "newer_version",
-        message: "A later release has written this session, and this one cannot read it. It can be deleted."
+        message: "A later release wrote this session, and this release cannot read it. The session can be deleted."
       })
     case "unreadable":
       return new Refusal({
         status: 500,
         code: "unreadable",
-        message: "What the store has of this session cannot be read. It can be deleted."
+        message: "The session's records cannot be read. The session can be deleted."
       })
   }
 }
@@ -65,7 +66,7 @@ export const ofStore = ({ bytes, maxBytes, reason }: Journal.StoreError): Refusa
 const unavailable = new Refusal({
   status: 503,
   code: "unavailable",
-  message: "The sessions cannot be reached. Try again."
+  message: "The session store cannot be reached. Try again."
 })
 
 /** Refusal for a request ending in a defect. */

@@ -1,7 +1,7 @@
 /**
  * Reads sessions owned by another process of a cluster. The owner reads them from its log, and this process passes the
- * frames on. If the owner changes, the reader gets a reset and the run again from the next owner, as after an invalid
- * offset.
+ * frames on. If the owner changes, the next owner sends the run again, after a reset: no owner can continue from
+ * another owner's offset.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"

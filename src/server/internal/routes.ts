@@ -77,7 +77,7 @@ export interface Site extends Relays.Site, Bodies.Site {
 }
 
 /**
- * Routes beside the agent routes, guarded by the same checks.
+ * Routes beside the agent routes. They check their own requests.
  *
  * @category models
  */
@@ -97,7 +97,7 @@ const json = (body: unknown, status = 200): Response =>
 
 const parametersOf = (request: Request): URLSearchParams => new URL(request.url, "http://localhost").searchParams
 
-/** Returns the value of a URL parameter, once. */
+/** Returns the first value of a URL parameter. */
 const query = (request: Request, name: string): string | undefined => parametersOf(request).get(name) ?? undefined
 
 // Sessions of requests.
@@ -404,7 +404,7 @@ const getEvents = (site: Site) => (request: Request, params: Params): Effect.Eff
     const after = yield* Reading.offsetOf(request.headers["last-event-id"] ?? query(request, "after"))
     const { kept, telling } = yield* Sessions.read(session)
     if (after !== undefined && !telling.runs.includes(after.runId) && kept.version === telling.records) {
-      return yield* Refusals.badRequest("invalid_offset", "The offset is of another session.")
+      return yield* Refusals.badRequest("invalid_offset", "The offset belongs to another session.")
     }
     yield* site.counters.stream(session.by)
     if (isRaw) {
@@ -530,7 +530,7 @@ const getList = (site: Site) => (request: Request, { agent }: Params): Effect.Ef
     return json(yield* Lists.list(of ?? principal, agent, search))
   })
 
-/** Tells whether a message is not a premature answer to a running call. */
+/** Returns a test for messages, failing for premature answers to running calls. */
 const isKnown = ({ calls }: Session.View) => {
   const open = calls.filter(({ state }) => state === "Started" || state === "Granted")
   const ids = new Set(open.map(({ toolCall }) => toolCall.id))
@@ -785,14 +785,14 @@ const routes: ReadonlyArray<readonly ["GET" | "POST" | "PATCH" | "DELETE", `/${s
   ["GET", "/agui/:agent/:id", joinAgUi]
 ]
 
-/** Answers a request whatever happens in its handler, revealing only the refusal. */
+/** Answers a request whatever happens in its handler. An error reveals only its refusal. */
 export const answered = <R>(effect: Effect.Effect<Response, Failure, R>): Effect.Effect<Response, never, R> =>
   effect.pipe(
     Effect.catchTags({
       Refusal: (refusal) => Effect.succeed(Refusals.respond(refusal)),
       StoreError: (error) =>
-        Effect.logWarning("a request met an error of the store", Json.nameOf(error)).pipe(
-          Effect.andThen(Effect.logDebug("a request met an error of the store", error)),
+        Effect.logWarning("a request met a store error", Json.nameOf(error)).pipe(
+          Effect.andThen(Effect.logDebug("a request met a store error", error)),
           Effect.as(Refusals.respond(Refusals.ofStore(error)))
         )
     }),

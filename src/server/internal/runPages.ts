@@ -1,6 +1,6 @@
 /**
  * Session history by pages: runs, each with its public events from the journal. Reading a page starts at the last idle
- * place before its first run, so all pages together read the journal once.
+ * place before its first run, so all pages together read hardly more than the journal.
  */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -18,8 +18,8 @@ import * as ThreadRuns from "./threadRuns.ts"
 export interface Run {
   readonly runId: string
   /**
-   * Message beginning the run. Absent for a run continuing after answers. `mode` is the destination of a message an
-   * earlier run ended without.
+   * Message beginning the run. Absent for a run continuing after answers. `mode` is the destination of a message sent
+   * during an earlier run, which ended without taking the message.
    */
   readonly message?: { readonly id: string; readonly content: Message.Content; readonly mode?: "steer" | "follow" }
   /** Start time, in milliseconds since 1970. Absent if its records are gone. */
@@ -46,11 +46,11 @@ export const wantedOf = (
   Effect.suspend((): Effect.Effect<Wanted, Refusals.Refusal> => {
     const count = limit === undefined ? standardLimit : /^\d{1,9}$/.test(limit) ? Number(limit) : 0
     return count < 1 || count > mostRuns
-      ? Refusals.badRequest("invalid_limit", `The limit is a number from 1 to ${mostRuns}.`)
+      ? Refusals.badRequest("invalid_limit", `limit must be a number from 1 to ${mostRuns}.`)
       : Effect.succeed({ before, limit: count })
   })
 
-const invalidBefore = Refusals.badRequest("invalid_before", "The value of before is no run of this session.")
+const invalidBefore = Refusals.badRequest("invalid_before", "before must be the id of a run in this session.")
 
 /** A history page. */
 export interface Page {
@@ -65,7 +65,7 @@ interface Gathered extends Run {
   readonly events: Array<Event.PublicEvent>
 }
 
-/** Reader failure if its process has a fold of records since replaced by a snapshot. */
+/** Failure of a reader whose process has folded records that a snapshot has since replaced. */
 const outdated = "outdated"
 
 /** Reads the runs of a page. */

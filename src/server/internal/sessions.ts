@@ -89,13 +89,16 @@ interface Saying {
 /** Destination of a message, as for `Session.submit`. */
 export type Into = Pick<Session.SubmitOptions, "mode" | "otherwise" | "to">
 
-const idTaken = Refusals.conflict("id_taken", "Something else was sent under this id. Send it under a new one.")
-const running = Refusals.conflict("running", "The session has a run under way. Wait for its end, or stop it.")
-const waits = Refusals.conflict("waits_for_answers", "The session waits for answers. Give them first.")
+const idTaken = Refusals.conflict("id_taken", "Something else was sent under this id. Send this under a new id.")
+const running = Refusals.conflict(
+  "running",
+  "The session has a run under way. Wait for the end of the run, or stop the run."
+)
+const waits = Refusals.conflict("waits_for_answers", "The session's calls wait for answers. Answer them first.")
 
 /** Returns the refusal for a message no run takes. */
 const noRun = (reason: string | undefined): Refusals.Refusal =>
-  Refusals.conflict("refused", `No run gets the message: ${reason}.`)
+  Refusals.conflict("refused", `No run takes the message: ${reason}.`)
 
 /** Returns the refusal for a message to a session at its limits. */
 const fullOf = (
@@ -111,7 +114,7 @@ const fullOf = (
     : undefined
 }
 
-/** Appends a message for the next run, creating the session for its first message, and returns the message id. */
+/** Appends a message for a run, creating the session for its first message, and returns the message id. */
 export const say = (
   { agent, by, key, principal }: Named,
   known: Read | undefined,
@@ -233,11 +236,11 @@ export interface Forking extends Pick<Saying, "bounds" | "clientTools" | "openin
 
 const noMessage = Refusals.notFound(
   "unknown_message",
-  "before: The session has no message of the user with this id that began a run."
+  "before: The session has no user message with this id that began a run."
 )
 const forkTaken = Refusals.conflict(
   "id_taken",
-  "id: Another session has this id, or another branch under it was asked for. Give a new one."
+  "id: Another session or another branch has this id. Give a new id."
 )
 
 const tooLargeToCopy = Refusals.tooLarge(
@@ -314,7 +317,10 @@ export type Again = "send" | "follow" | "retry"
 const unsupported = (message: string) => Refusals.badRequest("unsupported", message)
 
 /** Refusal of a retry without a failure. */
-export const nothingToRetry = Refusals.conflict("nothing_to_retry", "Nothing broke, and nothing is left to do.")
+export const nothingToRetry = Refusals.conflict(
+  "nothing_to_retry",
+  "The session's last run did not fail, and no run is open."
+)
 
 /** Tells whether a session's last run failed, so that a client may retry. */
 export const isFailed = ({ kept }: Read): boolean => kept.session.status === "error" && !Session.isUnfinished(kept)
@@ -333,7 +339,7 @@ export const again = (
     if (message !== undefined && receipt === undefined) return Effect.succeed("send")
     if (known === undefined) return Refusals.unknownSession()
     if (message !== undefined && receipt?.hash !== Journal.hashOfContent(message.content)) {
-      return unsupported("A message that was sent cannot be edited: send a new one.")
+      return unsupported("A sent message cannot be edited: send a new message.")
     }
     const { kept, telling } = known
     const isLast = message === undefined ? telling.attempts.has(messageId ?? "") : telling.asked === message.id
@@ -344,7 +350,7 @@ export const again = (
     if (isUnderWay || message !== undefined && !isRegeneration) return Effect.succeed("follow")
     if (kept.session.suspensions.length > 0) return waits
     return isRegeneration
-      ? unsupported("A reply that is whole cannot be generated again: send a new message.")
+      ? unsupported("A whole reply cannot be generated again: send a new message.")
       : nothingToRetry
   })
 
@@ -494,7 +500,7 @@ const isRememberable = ({ path, remember }: Event.Suspension, { remember: wanted
 
 const notRememberable = Refusals.conflict(
   "not_rememberable",
-  "remember: The tool of this call does not allow it. Approve the call alone."
+  "remember: The call's tool does not allow this approval to be remembered. Approve only the call."
 )
 
 /** Tells whether a call waits for permission: to run, or to run again if its effect is unknown. */
@@ -584,8 +590,8 @@ export const answer = (
       // Repeating an answer in the same words writes nothing; in other words it is refused.
       const fresh = settled.filter(({ command }) => !view.receipts.has(command))
       for (const { waiting } of fresh) if (waiting instanceof Refusals.Refusal) return yield* waiting
-      // Requests more permission when giving up an approval, which denies it, and for results of the server's own
-      // calls.
+      // Giving up an approval denies the call, and a result may belong to one of the server's own calls: both need the
+      // approval permission.
       const needsMore = ({ verdict, waiting }: Settled) =>
         isAnswer(verdict) && "kind" in waiting && isPermission(waiting)
       if (fresh.some(needsMore)) yield* mayApprove
@@ -647,7 +653,7 @@ const overtaken = Refusals.conflict("not_waiting", "Others were faster to answer
 
 const twice = Refusals.conflict(
   "already_answered",
-  "The body answers a call twice, in other words. Nothing of it was taken."
+  "The body answers a call twice, with different answers. None of its answers was taken."
 )
 
 const refusalOf = (
@@ -661,7 +667,7 @@ const refusalOf = (
     case "invalid_arguments":
       return misfit(settled.find(({ id }) => id === metadata?.["toolCallId"]), metadata?.["issues"] as Issues)
     case "invalid_answer":
-      return Refusals.badRequest("invalid_answer", "The answer does not have the form that was asked for.")
+      return Refusals.badRequest("invalid_answer", "The answer does not have the requested form.")
     case "expired":
       return refused.answered({ verdict: "expired" })
     case "id_taken":
@@ -689,9 +695,9 @@ const misfit = (settled: Settled | undefined, issues: Issues): Refusals.Refusal 
 export interface Allowed {
   /** Tool name. */
   readonly name: string
-  /** Covered calls. */
+  /** Covered calls: all calls of the tool, or those with the same arguments. */
   readonly remember: "tool" | "arguments"
-  /** Arguments. Absent if all are covered, and unless they are published. */
+  /** Covered arguments. Absent if all arguments are covered, or if arguments are not published. */
   readonly arguments?: unknown
   /** Person giving the approval. Absent if not named in the journal. */
   readonly by?: string
@@ -718,12 +724,11 @@ export const disallow = (
 ): Effect.Effect<void, Refusals.Refusal | Journal.StoreError, Session.Store> =>
   Effect.flatMap(Session.disallow(key, tool, { by }), (isEnded) => isEnded ? Effect.void : notAllowed)
 
-const notAllowed = Refusals.notFound("not_allowed", "No approval of a tool of this name is remembered.")
+const notAllowed = Refusals.notFound("not_allowed", "The session remembers no approval for a tool of this name.")
 
 // Stops.
 
-/** Refuses to stop a call. */
-export const noSuchCall = Refusals.notFound("no_such_call", "The run under way has no such call without an answer.")
+export const noSuchCall = Refusals.notFound("no_such_call", "The run under way has no unanswered call at this path.")
 
 /** Stops a request's run, and waits for its end: the run taking a message, or the run under way or about to begin. */
 export const stopRun = (
@@ -765,7 +770,7 @@ export const label = (
     const { kept: known } = yield* read({ agent, key })
     const check = (kept: Session.Kept) =>
       kept.origin.agent === agent ? fullOf(Session.view(kept), bounds) ?? Effect.void : Refusals.unknownSession()
-    const labelled = yield* Effect.catchTag(
+    const labeled = yield* Effect.catchTag(
       Session.label(key, { ...change, by, check, known }),
       "SessionError",
       ({ detail = "", reason }) =>
@@ -773,15 +778,15 @@ export const label = (
           ? Refusals.badRequest("invalid_title", `a body: ${detail}`)
           : Refusals.unknownSession()
     )
-    if (labelled === undefined) return yield* Refusals.unknownSession()
-    return { title: labelled.title ?? "", pinned: labelled.pinned }
+    if (labeled === undefined) return yield* Refusals.unknownSession()
+    return { title: labeled.title ?? "", pinned: labeled.pinned }
   })
 
 // Removal.
 
-const runs = Refusals.conflict("running", "The session has a run under way. Stop it first.")
+const runs = Refusals.conflict("running", "The session has a run under way. Stop the run first.")
 
-/** Tells whether an error means that this release can never read a journal. */
+/** Tells whether an error means that this release cannot read a journal. */
 const isUnreadable = ({ reason }: Journal.StoreError): boolean => reason === "unreadable" || reason === "newer_version"
 
 /**
@@ -815,7 +820,10 @@ export const remove = (
     hub.remove(key)
   })
 
-/** Returns the name of a session's agent from its first record, or `undefined` if the record is unreadable. */
+/**
+ * Returns the name of a session's agent from its first record: `""` if the record names none, `undefined` if the record
+ * is unreadable.
+ */
 export const agentOf = (key: string): Effect.Effect<string | undefined, Journal.StoreError, Session.Store> =>
   Effect.gen(function*() {
     const first = yield* Stream.runHead((yield* Session.Store).read(key))

@@ -43,7 +43,7 @@ interface Manifest {
 /** Reads a build file. */
 export type ReadFile = (name: string) => Effect.Effect<Uint8Array, unknown>
 
-/** The package was not built, or only in part. */
+/** Studio was not built, or only in part. */
 export class NotBuilt extends Error {
   override readonly name = "NotBuilt"
 }

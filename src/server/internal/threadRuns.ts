@@ -1,6 +1,6 @@
 /**
  * A journal's initial conversation as runs: in a branched session, and after a snapshot. Its records are gone, so it
- * has no times. Each user message begins a run.
+ * has no times. Each user message begins a run, and so does an assistant message at the beginning.
  */
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"

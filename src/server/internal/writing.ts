@@ -37,7 +37,7 @@ class Continued {
       this.run = event.runId
       if (run === event.runId) return []
       this.whole = 0
-      // A run unable to start has no message: the run taking its message over names it.
+      // A run unable to start has no assistant message: the run taking over its user message names that message.
       return this.isSaid ? [] : [event]
     }
     if (unsaid.has(event._tag)) return []

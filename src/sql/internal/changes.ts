@@ -73,7 +73,7 @@ const rowsOf = (sql: Sql, texts: ReadonlyArray<string>): Statement.Fragment => {
 }
 
 /** Returns the summary change, by the rule in `Journal.summaryAfter`. */
-const summarised = (sql: Sql, records: Journal.Records, { summary }: Journal.AppendOptions): Statement.Fragment => {
+const summarized = (sql: Sql, records: Journal.Records, { summary }: Journal.AppendOptions): Statement.Fragment => {
   const now = Keys.now(sql)
   if (summary !== undefined) {
     const { next, status } = summary
@@ -109,7 +109,7 @@ export const append = (
         VALUES (${key}, ${version}, ${first.next}, ${Keys.now(sql)}, ${first.status}, ${JSON.stringify(first)},
           ${Journal.dueOf(first)}, ${name}, ${name === null ? null : version})
         ON CONFLICT (id) DO NOTHING RETURNING id`
-      : sql`UPDATE heddle_journals SET version = ${version}${summarised(sql, records, options)}${named}
+      : sql`UPDATE heddle_journals SET version = ${version}${summarized(sql, records, options)}${named}
         WHERE id = ${key} AND version = ${expected} RETURNING id`
     const added = sql`INSERT INTO heddle_records (id, version, record)
       SELECT ${key}, ${expected} + place, record FROM ${rowsOf(sql, texts)} WHERE ${isMoved(sql)}`

@@ -9,7 +9,7 @@ const tables = Effect.gen(function*() {
   const sql = yield* SqlClient.SqlClient
   const id = Keys.ordered(sql, "id")
   // Stores the summary as JSON. The fields used to find sessions have columns, which take precedence: a submitted
-  // message changes only `next`. `since` is when `next` began to hold. `due` is when the session becomes unfinished: 0
+  // message changes only columns. `since` is when `next` began to hold. `due` is when the session becomes unfinished: 0
   // with remaining work, otherwise the first expiry while it waits. `name` belongs to the last named append.
   yield* sql`CREATE TABLE heddle_journals (
     id TEXT NOT NULL PRIMARY KEY,
@@ -34,7 +34,7 @@ const tables = Effect.gen(function*() {
     owner TEXT NOT NULL,
     until DOUBLE PRECISION NOT NULL
   )`
-  // The table's key follows the database order, chosen by Postgres.
+  // A Postgres primary key is ordered by the database's collation, unlike this index.
   yield* sql.onDialectOrElse({
     pg: () => sql`CREATE INDEX heddle_journals_by_id ON heddle_journals (${id})`,
     orElse: () => Effect.void

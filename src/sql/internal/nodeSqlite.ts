@@ -53,7 +53,7 @@ export const load: Effect.Effect<NodeSqlite, SqlError> = Effect.suspend(() => {
   const found = process?.getBuiltinModule?.("node:sqlite") as NodeSqlite | undefined
   if (found !== undefined) return Effect.succeed(found)
   const here = nameOf(process?.versions ?? {})
-  const message = `heddle/sql: node:sqlite is part of Node 22.13 and later, and this is ${here}, which has none`
+  const message = `heddle/sql needs node:sqlite, which Node 22.13 and later include; this is ${here}`
   return Effect.fail(new SqlError({ reason: new ConnectionError({ cause: undefined, message, operation: "connect" }) }))
 })
 
