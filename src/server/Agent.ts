@@ -68,7 +68,7 @@ export type Options<R = never> = Session.ResumeOptions<
 const knownFields = {
   name: Values.text,
   description: Values.text,
-  examples: Values.listOf(Values.name, "texts that are not empty"),
+  examples: Values.listOf(Values.name, "non-empty strings"),
   run: Values.fn
 } satisfies NamesOf<Agent>
 

@@ -69,7 +69,7 @@ const dialect = Values.oneOf(...Dialects.dialects)
 
 const knownOptions = {
   capture: Values.oneOf("none", "spans", "events", "spans-and-events"),
-  redact: Values.described(Values.fn, "a function of a text"),
+  redact: Values.described(Values.fn, "a function of a string"),
   maxPartLength: Values.amount,
   dialects: Values.listOf(dialect, dialect.right),
   toolSpans: Values.oneOf("all", "failed", "none")

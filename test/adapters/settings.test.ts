@@ -148,7 +148,7 @@ for (const row of rows) {
           return error instanceof TypeError ? error.message : "no TypeError"
         }
       }
-      const key = `${layer}apiKey must be a Redacted text: Redacted.make(key)`
+      const key = `${layer}apiKey must be a Redacted string: Redacted.make(key)`
       assert.strictEqual(refusal({ apiKey: "sk-secret-1" }), key)
       assert.strictEqual(refusal({ apiKey: Redacted.make(undefined) }), key)
       assert.strictEqual(refusal({ apiKey: null }), key)
@@ -166,7 +166,7 @@ for (const row of rows) {
         const defaults = { apiKey: "sk-secret-1" } as unknown as Options
         const environment = (url: string) => ({ [modelName]: "m", [baseUrlName]: url })
         const cause = yield* Effect.sandbox(fromEnvironment(environment, defaults)).pipe(Effect.flip)
-        assert.include(String(Cause.squash(cause)), "apiKey must be a Redacted text")
+        assert.include(String(Cause.squash(cause)), "apiKey must be a Redacted string")
         const named = yield* fromEnvironment((url) => ({ ...environment(url), [keyName]: "sk-secret-2" }), defaults)
         assert.strictEqual(named.headers[keyHeader], `${prefix}sk-secret-2`)
       }))

@@ -91,7 +91,7 @@ describe("HTTP errors", () => {
     assert.throws(
       made({ secrets: ["sk-secret"] }),
       TypeError,
-      /^AiSdk.layer: secrets\[0\] must be a Redacted text: Redacted.make\(secret\)$/
+      /^AiSdk.layer: secrets\[0\] must be a Redacted string: Redacted.make\(secret\)$/
     )
     assert.throws(made({ headers: { "x-token": 1 } }), TypeError, /"x-token" is none/)
     assert.doesNotThrow(made({ secrets: [Redacted.make("sk-secret")], headers: { "x-token": "t-1" } }))

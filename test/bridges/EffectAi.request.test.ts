@@ -371,7 +371,7 @@ describe("errors", () => {
   it("N-26: a secret that is not redacted is refused when the layer is made, without its value", () => {
     const made = (secrets: unknown) => () => EffectAi.layer({ secrets } as EffectAi.Options)
     const message = (place: string) =>
-      new RegExp(`^EffectAi\\.layer: secrets\\[${place}\\] must be a Redacted text: Redacted\\.make\\(secret\\)$`)
+      new RegExp(`^EffectAi\\.layer: secrets\\[${place}\\] must be a Redacted string: Redacted\\.make\\(secret\\)$`)
     assert.throws(made(["sk-secret"]), TypeError, message("0"))
     assert.throws(made([Redacted.make("sk-other"), Redacted.make(undefined)]), TypeError, message("1"))
     assert.doesNotThrow(made([Redacted.make("sk-secret")]))

@@ -118,7 +118,7 @@ describe("N-28: readOnly by the arguments", () => {
         const tool = shell({ readOnly })
         assert.deepStrictEqual(yield* Effect.provide(starts(tool), warnings(lines)), ["a at 200", "b at 200"])
         assert.isFalse(Tool.isReadOnly(tool, { command: "ls" }))
-        const line = "readOnly of tool \"shell\" threw; the call counts as one that changes something"
+        const line = "readOnly of tool \"shell\" failed; the call counts as one that changes something"
         assert.deepStrictEqual(lines, [line, line])
       }))
   }
@@ -212,7 +212,7 @@ describe("N-28: destructive and interrupt by the arguments", () => {
       Effect.gen(function*() {
         const lines: Array<unknown> = []
         assert.deepStrictEqual(yield* Effect.provide(stopped(interrupt), warnings(lines)), [true, true])
-        const line = "interrupt of tool \"shell\" threw; the call may finish when it is stopped"
+        const line = "interrupt of tool \"shell\" failed; the call may finish when it is stopped"
         assert.deepStrictEqual(lines, how === "returns nothing" ? [] : [line, line])
       }))
   }

@@ -333,7 +333,7 @@ describe("G77: an unknown call", () => {
           Effect.map(Effect.exit(call.cancelCall("c1", { because: 1 } as never)), (exit) => String(exit))
       })
       const { value } = yield* elapsed(ToolRunner.run(calls("wrong", "short"), [wrong, short]))
-      assert.include(contents(value.messages)[0], "call.cancelCall: the reason must be a text")
+      assert.include(contents(value.messages)[0], "call.cancelCall: the reason must be a string")
       assert.strictEqual(contents(value.messages)[1], "short")
     }))
 })

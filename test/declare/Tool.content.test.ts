@@ -219,11 +219,11 @@ describe("Tool.content", () => {
     assert.include(refused([{ type: "text" }]), "part 0 has no text")
     assert.include(
       refused([{ type: "file", data: new Uint8Array(2) }]),
-      "part 0 must have its url or its data as a text"
+      "part 0 must have a string as its url or data"
     )
     assert.include(
       refused([{ type: "file", data: "", filename: 7n }]),
-      "part 0 must have its mediaType and its filename as texts"
+      "part 0 must have strings as its mediaType and filename"
     )
     assert.include(refused([null]), "part 0 must be a text, image or file part")
     assert.include(refused("text"), "takes a list of parts")

@@ -282,7 +282,7 @@ describe("parameters that are no schema of an object", () => {
       { anyOf: [{ type: "string" }, { type: "number" }] },
       { $ref: "#/$defs/Name", $defs: { Name: { type: "string" } } }
     ]
-    for (const root of roots) assert.match(refusal(root), /parameters must be those of an object/, String(root))
+    for (const root of roots) assert.match(refusal(root), /parameters must describe an object/, String(root))
     class Query extends Schema.Class<Query>("Query")({ text: Schema.String }) {}
     const objects: ReadonlyArray<unknown> = [
       Query,

@@ -57,7 +57,7 @@ describe("Tool.make", () => {
 
   it("names have 1 to 64 letters, digits, underscores and dashes", () => {
     for (const name of ["", "a b", "a.b", "ä", "a".repeat(65), "a\n"]) {
-      assert.include(refusal(name, { parameters: {} }), "a name has 1 to 64", JSON.stringify(name))
+      assert.include(refusal(name, { parameters: {} }), "the name must have 1 to 64", JSON.stringify(name))
     }
     for (const name of ["a", "A-b_9", "a".repeat(64)]) {
       assert.strictEqual(Tool.make(name, { parameters: {} }).name, name)
@@ -66,7 +66,7 @@ describe("Tool.make", () => {
 
   it("names that are tool choices are reserved", () => {
     for (const name of ["auto", "none", "required"]) {
-      assert.include(refusal(name, { parameters: {} }), "are tool choices, not names")
+      assert.include(refusal(name, { parameters: {} }), "the name must not be auto, none or required")
     }
   })
 
@@ -127,9 +127,9 @@ describe("Tool.make", () => {
     const lookUp = () => Effect.succeedNone
     assert.strictEqual(made({ lookUp }).lookUp, lookUp)
     assert.include(refusal("tool", { parameters: {}, lookUp: true }), "lookUp must be a function (args, call)")
-    assert.include(refusal("tool", { parameters: {}, lookUp, afterCrash: "retry" }), "give one of the two")
-    assert.include(refusal("tool", { parameters: {}, lookUp, manual: true }), "lookUp is for a handler")
-    assert.include(refusal("tool", { parameters: {}, afterCrash: "ask", manual: true }), "afterCrash is for a handler")
+    assert.include(refusal("tool", { parameters: {}, lookUp, afterCrash: "retry" }), "leave one out")
+    assert.include(refusal("tool", { parameters: {}, lookUp, manual: true }), "lookUp needs a handler")
+    assert.include(refusal("tool", { parameters: {}, afterCrash: "ask", manual: true }), "afterCrash needs a handler")
   })
 
   it("such a call is tried again where that does no harm, and else reported", () => {
@@ -296,7 +296,7 @@ describe("Tool parameters", () => {
     const parameters = { type: "OBJECT", properties: { city: { type: "STRING" } }, required: ["city"] }
     const tool = Tool.make("t", { parameters, handler: () => Effect.succeed("ok") })
     assert.deepStrictEqual(Tool.definition(tool).parameters, parameters)
-    assert.throws(() => Tool.make("t", { parameters: { type: "STRING" } }), TypeError, "must be those of an object")
+    assert.throws(() => Tool.make("t", { parameters: { type: "STRING" } }), TypeError, "must describe an object")
   })
 
   it("of a raw JSON Schema are any object, and nothing but an object", () => {

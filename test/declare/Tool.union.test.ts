@@ -178,13 +178,13 @@ const leftOutTools = [
   {
     name: "elsewhere",
     reason:
-      "its parameters cannot be written as one object: its reference \"https://example.com/schema.json\" leads nowhere"
+      "its parameters cannot be written as one object: its reference \"https://example.com/schema.json\" has no target"
   },
-  { name: "endless", reason: "its parameters cannot be written as one object: it refers to itself without an end" },
+  { name: "endless", reason: "its parameters cannot be written as one object: it refers to itself endlessly" },
   {
     name: "inner",
     reason:
-      "its parameters cannot be written as one object: it refers to #/anyOf/0/properties/a, a part that one object does not have"
+      "its parameters cannot be written as one object: it refers to #/anyOf/0/properties/a, a part missing from the combined object"
   }
 ]
 
@@ -236,7 +236,7 @@ describe("O-14: a tool that cannot be one object", () => {
         Chat.run("go", { tools, toolChoice: { name: "elsewhere" } }).pipe(Effect.provide(Script.layer(called)))
       )
       assert.deepInclude(error, { _tag: "EngineError", reason: "unknown_tool", metadata: { toolName: "elsewhere" } })
-      assert.include(error.message, "leads nowhere")
+      assert.include(error.message, "has no target")
     }))
 
   it.effect("O-14: under `unknownTool: \"failTurn\"` a call of it fails the turn", () =>

@@ -100,6 +100,6 @@ describe("the version of a tool", () => {
   }
 
   it("is a text", () => {
-    assert.throws(() => Tool.make("t", { parameters: {}, version: 1 as never }), /version must be a text/)
+    assert.throws(() => Tool.make("t", { parameters: {}, version: 1 as never }), /version must be a string/)
   })
 })

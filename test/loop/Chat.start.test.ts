@@ -181,7 +181,7 @@ describe("Chat.start", () => {
     Effect.gen(function*() {
       const run = yield* Chat.start("Go", {}).pipe(Effect.provide(model()))
       for (const call of [run.cancel(1 as never), run.cancelCall("c0", {} as never)]) {
-        assert.include(String(yield* defectOf(call)), "the reason must be a text")
+        assert.include(String(yield* defectOf(call)), "the reason must be a string")
       }
     }))
 })

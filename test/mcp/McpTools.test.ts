@@ -808,7 +808,7 @@ describe("a server that asks for the answer of a model", () => {
     const make = () => McpTools.layer({ name: "x", command: "x" }, { roots: [{ uri: "https://a.example" }] })
     assert.throws(
       make,
-      "McpTools.layer: roots[0].uri must be a text that begins with \"file://\"; got: \"https://a.example\""
+      "McpTools.layer: roots[0].uri must be a string that begins with \"file://\"; got: \"https://a.example\""
     )
   })
 })

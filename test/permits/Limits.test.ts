@@ -226,7 +226,7 @@ describe("Limits: permits by name", () => {
       [{}, "limits must be a list of { key, permits }"],
       [[{}], "limits[0] must be { key, permits }"],
       [[{ key: "a", permits: 0 }], "limits[0].permits must be a positive integer; got: 0"],
-      [[{ key: 1, permits: 1 }], "limits[0].key must be a text, or a function; got: 1"],
+      [[{ key: 1, permits: 1 }], "limits[0].key must be a string, or a function; got: 1"],
       [[{ key: "a", permits: 1 }, { key: "a", permits: 1.5 }], "limits[1].permits must be a positive integer; got: 1.5"]
     ]
     for (const [limits, message] of wrong) {

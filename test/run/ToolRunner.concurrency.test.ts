@@ -80,7 +80,7 @@ describe("ToolRunner: exclusive calls", () => {
       )
       assert.deepStrictEqual(starts, [["c0", 0], ["c1", 5], ["c2", 15]])
       assert.strictEqual(warnings.length, 2)
-      assert.include(JSON.stringify(warnings[0]), "concurrency of tool \\\"write\\\" threw")
+      assert.include(JSON.stringify(warnings[0]), "concurrency of tool \\\"write\\\" failed")
     }))
 
   it.effect("R-055, R-382: an exclusive call waits for a handler that has timed out and not stopped yet", () =>

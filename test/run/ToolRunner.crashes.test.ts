@@ -108,7 +108,7 @@ describe("a handler that dies", () => {
           const { lines, warnings } = yield* loggedIn(run)
           assert.deepStrictEqual(warnings.map(({ notes, text }) => [text, notes]), [
             [
-              `a call of tool "t" broke: handler_raised${name}`,
+              `a call of tool "t" failed: handler_raised${name}`,
               { "gen_ai.tool.name": "t", "gen_ai.tool.call.id": "c0", "error.type": "handler_raised" }
             ]
           ])
@@ -148,7 +148,7 @@ describe("a handler that dies", () => {
       for (const gate of ["validate", "authorize"] as const) {
         const tool = { ...crashing(() => Effect.void), [gate]: () => Effect.die(kaboom) }
         const { value, warnings } = yield* loggedIn(ToolRunner.run(calls, [tool]))
-        assert.deepStrictEqual(warnings.map(({ text }) => text), [`${gate} of tool "t" broke: denied (RangeError)`])
+        assert.deepStrictEqual(warnings.map(({ text }) => text), [`${gate} of tool "t" failed: denied (RangeError)`])
         assert.notInclude(JSON.stringify(value.messages), secret)
       }
     }))

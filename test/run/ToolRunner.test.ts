@@ -91,7 +91,7 @@ describe("ToolRunner: before anything runs", () => {
       const error = yield* Effect.flip(ToolRunner.run(calls, [echo], { policy: allm }))
       assert.strictEqual(error.reason, "unknown_tool")
       assert.deepStrictEqual(error.metadata, { toolName: "ghost" })
-      assert.strictEqual(error.message, "the model called \"ghost\", which is none of the run's tools (echo)")
+      assert.strictEqual(error.message, "the model called \"ghost\", not one of the run's tools (echo)")
       assert.strictEqual((yield* recorder.counts()).starts, 0)
     }))
 

@@ -151,7 +151,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.deepStrictEqual(settled.allowed?.map(({ name, remember }) => [name, remember]), [["pay", "tool"]])
         assert.throws(
           () => Tool.make("t", { parameters: {}, remember: "tool", handler: () => Effect.void }),
-          /remember is about approvals/
+          /remember needs approval/
         )
       }).pipe(provided))
 

@@ -164,7 +164,7 @@ describe("approvals", () => {
         ["p", undefined, "verdicts must be a list of verdicts"],
         [[null], undefined, "verdicts[0] must be an object with id and answer"],
         [[approved, { id: "p" }], undefined, "verdicts[1] must be an object with id and answer"],
-        [[{ ...approved, id: 5 }], undefined, "verdicts[0].id must be a text; got: 5"],
+        [[{ ...approved, id: 5 }], undefined, "verdicts[0].id must be a string; got: 5"],
         [[{ id: "p", answer: {} }], undefined, "verdicts[0].answer must be an object with a _tag"],
         [[{ id: "p", answer: { _tag: "Yes" } }], undefined, "_tag must be \"Value\", \"Approved\" or \"Denied\""],
         [[{ ...approved, comand: "x" }], undefined, "did you mean \"command\"?"],

@@ -759,7 +759,7 @@ describe("Telemetry: content", () => {
         "Telemetry.layer: dialects[0] must be \"langfuse\" or \"openinference\"; got: \"jaeger\""
       ],
       [{ maxPartLength: -1 }, "Telemetry.layer: maxPartLength must be a number, 0 or more; got: -1"],
-      [{ redact: "all" }, "Telemetry.layer: redact must be a function of a text; got: \"all\""]
+      [{ redact: "all" }, "Telemetry.layer: redact must be a function of a string; got: \"all\""]
     ]
     for (const [options, message] of refused) {
       assert.throws(() => Telemetry.layer(options as Telemetry.Options), message)

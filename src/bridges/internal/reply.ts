@@ -45,8 +45,8 @@ export const knownOptions = {
   maxRetryDelay: Values.durationOrNone,
   idleTimeout: Values.duration,
   secrets: Values.listOf(
-    Values.described(Values.secret, "a Redacted text: Redacted.make(secret)"),
-    "Redacted texts: Redacted.make(secret)"
+    Values.described(Values.secret, "a Redacted string: Redacted.make(secret)"),
+    "Redacted strings: Redacted.make(secret)"
   )
 } satisfies NamesOf<Options>
 

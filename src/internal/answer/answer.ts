@@ -199,7 +199,7 @@ const decided = <E, R>(
   }
   const mistake = ToolOptions.promised("onToolError", decision, "return an Effect")
   const error = toolError("invalid_return", subject.call, {
-    detail: mistake?.message ?? "onToolError must decide by Tool.ErrorDecision",
+    detail: mistake?.message ?? "onToolError must return an Effect of a Tool.ErrorDecision",
     cause: decision,
     metadata: { onToolErrorInvalid: true }
   })
@@ -479,8 +479,8 @@ const errorName = (cause: unknown): string => {
 /** Logs one warning without the error's own text, which may hold user data and is logged at debug level only. */
 const warned = (subject: string, call: Call, code: string, error: unknown, cause: Cause.Cause<unknown>) =>
   Telemetry.logged(
-    Effect.logWarning(`${subject} of tool "${call.name}" broke: ${code}${errorName(error)}`).pipe(
-      Effect.andThen(Effect.logDebug(`what ${subject} of tool "${call.name}" broke with`, cause)),
+    Effect.logWarning(`${subject} of tool "${call.name}" failed: ${code}${errorName(error)}`).pipe(
+      Effect.andThen(Effect.logDebug(`the error of ${subject} of tool "${call.name}"`, cause)),
       Effect.annotateLogs({ "gen_ai.tool.name": call.name, ...Telemetry.callId(call.id), "error.type": code })
     )
   )

@@ -61,7 +61,7 @@ const written = (writing: Writing, value: unknown): Effect.Effect<unknown, unkno
 export const isContent = (content: unknown): content is Message.Content =>
   typeof content === "string" || ToolOutcomes.isParts(content)
 
-export const noText = (): Error => new TypeError("the encoder yielded no text")
+export const noText = (): Error => new TypeError("the encoder must succeed with a string")
 
 /** Removes lone surrogates from a value's text. JSON, used for everything except strings, has them as escapes. */
 export const textOf = (content: string, value: unknown): string =>

@@ -352,7 +352,7 @@ const wish = (input: DeadlineInput | null | undefined): DeadlineWish | undefined
     readonly reserve?: unknown
   }
   if (after !== undefined && at !== undefined) {
-    throw new TypeError("deadline must have after or at: how long the run may take, or when it has to end")
+    throw new TypeError("deadline must have after or at, not both: a time from the run's start, or its end time")
   }
   const reserveMillis = reserve === undefined ? undefined : millisOrNone("deadline.reserve", reserve)
   return at === undefined

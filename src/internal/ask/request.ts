@@ -251,7 +251,7 @@ const formatIssues = (format: unknown): Issues => {
   if (format["type"] !== "json_schema") return []
   const { name, schema } = format
   return [
-    ...when(typeof name !== "string" || name === "", "responseFormat.name", "must name the schema"),
+    ...when(typeof name !== "string" || name === "", "responseFormat.name", "must be a non-empty string"),
     ...(Json.isObject(schema)
       ? referenceIssues(schema)
       : [{ path: "responseFormat.schema", reason: "must be a JSON Schema object" }])

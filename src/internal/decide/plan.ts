@@ -181,7 +181,7 @@ export const failing = (
   const names = Array.from(tools.keys()).join(", ")
   return new EngineError({
     reason: "unknown_tool",
-    detail: `the model called "${unknown.name}", which is none of the run's tools${names === "" ? "" : ` (${names})`}`,
+    detail: `the model called "${unknown.name}", not one of the run's tools${names === "" ? "" : ` (${names})`}`,
     metadata: { toolName: unknown.name }
   })
 }
@@ -338,7 +338,7 @@ const decided = (
 const undecodable = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.ToolError => {
   const error = Cause.squash(cause)
   if (error instanceof ToolError) return error
-  const detail = Cause.prettyErrors(cause)[0]?.message ?? "the arguments do not fit the parameters"
+  const detail = Cause.prettyErrors(cause)[0]?.message ?? "the arguments do not match the parameters"
   return toolError("invalid_arguments", call, { detail })
 }
 
@@ -382,7 +382,7 @@ export const needsApproval = (
   return Effect.suspend(() => ToolOptions.toEffect<unknown, unknown, any>(approval(args, context), "approval")).pipe(
     Effect.map((needed) => needed !== false),
     Effect.catchCause((cause) =>
-      Effect.as(Telemetry.warned(`approval of tool "${call.name}" broke; the call waits for one`, cause), true)
+      Effect.as(Telemetry.warned(`approval of tool "${call.name}" failed; the call waits for approval`, cause), true)
     )
   )
 }

@@ -293,8 +293,8 @@ const isOfObjects = ({ type }: Schema): boolean =>
 const choices = (given: unknown, root: Schema, depth: number): Choices => {
   if (!Json.isObject(given)) return Result.succeed(given === false ? [] : [open])
   const schema = resolved(given, root)
-  if (schema === undefined) return Result.fail(`its reference ${JSON.stringify(given["$ref"])} leads nowhere`)
-  if (depth > deepestChoice) return Result.fail("it refers to itself without an end")
+  if (schema === undefined) return Result.fail(`its reference ${JSON.stringify(given["$ref"])} has no target`)
+  if (depth > deepestChoice) return Result.fail("it refers to itself endlessly")
   const { additionalProperties: additional, allOf, anyOf, const: only, enum: values, oneOf } = schema
   if (!isOfObjects(schema)) return Result.succeed([])
   if ("const" in schema) return Result.succeed(exactly(only))
@@ -389,13 +389,13 @@ const makeObject = (schema: Schema): Result.Result<Schema, string> => {
   if (isPlain && (schema["type"] === "object" || schema["type"] === "OBJECT")) return Result.succeed(schema)
   if (isPlain && isOfObjects(schema)) return Result.succeed({ ...schema, type: "object" })
   return Result.flatMap(choices(schema, schema, 0), (found) => {
-    if (found.length === 0) return Result.fail("no object fits its schema")
+    if (found.length === 0) return Result.fail("no object matches its schema")
     const one = merged(resolved(schema, schema) ?? schema, found)
     const lost = danglingReferences(one).find(({ reference }) =>
       !danglingReferences(schema).some((before) => before.reference === reference)
     )
     return lost === undefined
       ? Result.succeed(one)
-      : Result.fail(`it refers to ${lost.reference}, a part that one object does not have`)
+      : Result.fail(`it refers to ${lost.reference}, a part missing from the combined object`)
   })
 }

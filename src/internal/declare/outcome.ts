@@ -388,8 +388,8 @@ const problem = (part: unknown): string | undefined => {
   if (type !== "image" && type !== "file") return "must be a text, image or file part"
   if (data === undefined && url === undefined) return "needs a url, or base64 data"
   const isText = (value: unknown) => value === undefined || typeof value === "string"
-  if (!isText(data) || !isText(url)) return "must have its url or its data as a text"
-  return isText(mediaType) && isText(filename) ? undefined : "must have its mediaType and its filename as texts"
+  if (!isText(data) || !isText(url)) return "must have a string as its url or data"
+  return isText(mediaType) && isText(filename) ? undefined : "must have strings as its mediaType and filename"
 }
 
 /** Builds a result from parts. Throws a `TypeError` naming the unusable part. */

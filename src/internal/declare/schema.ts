@@ -180,7 +180,7 @@ const isComplete = (input: unknown): input is StandardSchema => {
 const vendorOf = (input: unknown): string => Json.render(propsOf(input)?.["vendor"] ?? "unknown")
 
 const raise = ({ code }: { readonly code: string }): never => {
-  throw new Error(`JSON has no value for it (${code})`)
+  throw new Error(`the type has no JSON form (${code})`)
 }
 
 interface ValibotAction {
@@ -212,9 +212,7 @@ const standardJsonSchema = (schema: StandardSchema): Result.Result<JsonSchema.Js
       return rest
     },
     catch: (cause) =>
-      `parameters must have a JSON Schema: ${
-        Json.render(cause)
-      }; use types that JSON has, and transform them if need be`
+      `parameters must have a JSON Schema: ${Json.render(cause)}; use types with a JSON form, and transforms for others`
   })
 
 const segment = (part: PropertyKey | StandardSchemaV1.PathSegment): PropertyKey =>
@@ -225,7 +223,7 @@ const issueOf = ({ message, path }: StandardSchemaV1.Issue): SchemaIssue.Issue =
   return path === undefined || path.length === 0 ? issue : new SchemaIssue.Pointer(path.map(segment), issue)
 }
 
-const unexplained: StandardSchemaV1.Issue = { message: "the arguments do not fit the parameters" }
+const unexplained: StandardSchemaV1.Issue = { message: "the arguments do not match the parameters" }
 
 const refused = (issues: ReadonlyArray<StandardSchemaV1.Issue>): Schema.SchemaError => {
   const [first = unexplained, ...others] = issues
@@ -453,8 +451,8 @@ const allowsObject = (schema: unknown, root: Json.JsonObject, depth = 0): boolea
 
 /** Returns the reason a schema cannot be the parameters themselves. */
 const noObject = ({ type }: Json.JsonObject): string => {
-  const what = typeof type === "string" ? `a schema of type "${type}"` : "a schema that no object fits"
-  return `parameters must be those of an object, and this is ${what}: give it a name, as in { value: … }`
+  const what = typeof type === "string" ? `a schema of type "${type}"` : "a schema no object matches"
+  return `parameters must describe an object, and this is ${what}: make it a member, as in { value: … }`
 }
 
 const told = (json: Parameters<any, any>): Result.Result<Parameters<any, any>, string> =>
@@ -467,7 +465,7 @@ const raw = (input: Json.JsonObject): Result.Result<Parameters<any, any>, string
   for (const [name, member] of members) {
     if (isSchemaOfAny(member)) {
       return Result.fail(
-        `parameters must be a JSON Schema in every part, and properties.${name} is another: give the fields themselves`
+        `parameters must be a JSON Schema in every part; properties.${name} is a library's schema: give the fields alone`
       )
     }
     if (!Json.isObject(member) && typeof member !== "boolean") {
@@ -483,7 +481,7 @@ const show = (value: unknown): string => JSON.stringify(Json.toJson(value)).slic
 
 /** Describes a field without a Schema. */
 const misfit = (name: string, value: unknown): string => {
-  if (isStandard(value)) return `${name} is a schema of another library: declare the object itself with it`
+  if (isStandard(value)) return `${name} is a schema of another library: declare the whole object with that library`
   return `${name} must be a Schema, such as Schema.String; got: ${show(value)}`
 }
 

@@ -28,7 +28,7 @@ const limit = Values.described(
       permits: Values.count
     } satisfies NamesOf<Declared.Limit<any>>
   ),
-  "{ key, permits }: a text or a function (args, call), and a whole number above 0"
+  "{ key, permits }: a string or a function (args, call), and a positive integer"
 )
 
 /** Makes the kind for an option that may be a function of the call's arguments. */
@@ -93,8 +93,8 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   for (const flag of flags) {
     if (flag in options && options[flag] === undefined) refuse(name, `${flag} must be ${knownOptions[flag].right}`)
   }
-  if (!namePattern.test(name)) refuse(name, "a name has 1 to 64 letters, digits, _ or -")
-  if (reservedNames.includes(name)) refuse(name, "auto, none and required are tool choices, not names")
+  if (!namePattern.test(name)) refuse(name, "the name must have 1 to 64 characters: letters, digits, _ or -")
+  if (reservedNames.includes(name)) refuse(name, "the name must not be auto, none or required, which are tool choices")
   checkGates(name, options)
   checkOnToolError(name, options["onToolError"])
   checkApproval(name, options)
@@ -107,7 +107,7 @@ const checkGates = (name: string, options: Readonly<Record<string, unknown>>): v
     const value = options[gate]
     if (value === undefined) continue
     if (options["manual"] === true) {
-      refuse(name, `${gate} is asked before a handler runs, and a manual tool has none: ask where its calls are run`)
+      refuse(name, `${gate} needs a handler, and a manual tool has no handler: check the call where you run it`)
     }
   }
 }
@@ -123,25 +123,25 @@ const checkOnToolError = (name: string, value: unknown): void => {
 /** Checks approvals. A manual call is decided by the caller running it. */
 const checkApproval = (name: string, { approval, manual, remember }: Readonly<Record<string, unknown>>): void => {
   if (remember !== undefined && (approval ?? false) === false) {
-    refuse(name, "remember is about approvals, and no call of the tool waits for one: give approval as well")
+    refuse(name, "remember needs approval: set approval to true or to a function, or leave remember out")
   }
   if (approval === undefined) return
   if (manual === true && approval !== false) {
-    refuse(name, "a tool is either manual or waits for approval: who runs a manual call decides about it")
+    refuse(name, "manual and approval exclude each other: leave approval out, and decide where you run the call")
   }
 }
 
 /** Checks crash policies. A manual call has no handler with an unknown effect. */
 const checkAfterCrash = (name: string, { afterCrash, lookUp, manual }: Readonly<Record<string, unknown>>): void => {
   if (afterCrash !== undefined && lookUp !== undefined) {
-    refuse(name, "lookUp finds out what afterCrash would decide without knowing: give one of the two")
+    refuse(name, "lookUp and afterCrash exclude each other: leave one out")
   }
   if (manual === true && (afterCrash ?? lookUp) !== undefined) {
     refuse(
       name,
       `${
         afterCrash === undefined ? "lookUp" : "afterCrash"
-      } is for a handler that was cut off, and a manual tool has none`
+      } needs a handler, and a manual tool has no handler: leave it out`
     )
   }
 }
@@ -191,7 +191,7 @@ export const broken = <Option extends ByArguments>(
   option: Option
 ): { readonly answer: Answer<Option>; readonly message: string } => ({
   answer: careful[option],
-  message: `${option} of tool "${tool.name}" threw; ${consequences[option]}`
+  message: `${option} of tool "${tool.name}" failed; ${consequences[option]}`
 })
 
 /** Returns a tool's flag for all of its calls: the careful answer if it depends on the arguments. */
@@ -265,7 +265,7 @@ export const toolbox = (defaults: ReadonlyArray<Declared.Any>, given: ReadonlyAr
   if (!Array.isArray(given)) throw new TypeError("tools must be an array of tools made with Tool.make")
   for (const tool of defaults.concat(given)) {
     if (!Values.tool.accepts(tool)) {
-      throw new TypeError("tools must be an array of tools made with Tool.make; one of them is none")
+      throw new TypeError("tools must be an array of tools made with Tool.make; an element is not such a tool")
     }
     const mistake = handlerMistake(tool.name, tool.handler)
     if (mistake !== undefined) throw mistake
@@ -361,7 +361,7 @@ export const help = (call: Message.ToolCall, tools: Toolbox): Declared.Outcome |
   return wanted.length === 0
     ? {
       _tag: "Error",
-      error: `there is no help for that; ask for one of ${compact.map((tool) => tool.name).join(", ")}`
+      error: `no compact tool has such a name; ask for ${compact.map((tool) => tool.name).join(", ")}`
     }
     : { _tag: "Ok", value: wanted.map(full) }
 }

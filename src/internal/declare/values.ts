@@ -68,8 +68,8 @@ export const checkedLater: Kind = new Kind("", () => true)
 /** A value of any type. */
 export const anything: Kind = new Kind("", () => true)
 
-export const text: Kind = new Kind("a text", isText)
-export const name: Kind = new Kind("a text that is not empty", (value) => isText(value) && value !== "")
+export const text: Kind = new Kind("a string", isText)
+export const name: Kind = new Kind("a non-empty string", (value) => isText(value) && value !== "")
 export const flag: Kind = new Kind("true or false", (value) => typeof value === "boolean")
 export const record: Kind = new Kind("an object", (value) => Json.isObject(value))
 export const list: Kind = new Kind("a list", isList)
@@ -79,7 +79,7 @@ export const schedule: Kind = new Kind("a Schedule", (value) => Schedule.isSched
 
 /** A secret, never shown. */
 export const secret: Kind = new Kind(
-  "a Redacted text: Redacted.make(key)",
+  "a Redacted string: Redacted.make(key)",
   (value) => Redacted.isRedacted(value) && isText(Redacted.value(value)),
   { isShown: false }
 )
@@ -88,7 +88,7 @@ const isWhole = (value: unknown, least: number): boolean => Number.isSafeInteger
 
 export const count: Kind = new Kind("a positive integer", (value) => isWhole(value, 1))
 export const countOrNone: Kind = new Kind(
-  "a whole number above zero, or Infinity",
+  "a positive integer, or Infinity",
   (value) => value === Infinity || isWhole(value, 1)
 )
 export const whole: Kind = new Kind("a whole number, 0 or more", (value) => isWhole(value, 0))
@@ -97,7 +97,7 @@ export const limit: Kind = new Kind(
   (value) => value === Infinity || isWhole(value, 0)
 )
 export const amount: Kind = new Kind("a number, 0 or more", (value) => typeof value === "number" && value >= 0)
-export const bound: Kind = new Kind("a number, 0 or more; Infinity is no bound", amount.accepts)
+export const bound: Kind = new Kind("a number, 0 or more; Infinity for no bound", amount.accepts)
 
 const units: ReadonlySet<string> = new Set([
   "weeks",
@@ -158,12 +158,12 @@ export const plainDuration: Kind = new Kind(
 )
 
 export const finiteDuration: Kind = durationOf(
-  "longer than 0",
+  "above zero",
   (millis) => millis > 0 && Number.isFinite(millis),
   finiteForm
 )
 export const finiteDurationOrNone: Kind = durationOf(
-  "of 0 or more",
+  "of zero or more",
   (millis) => millis >= 0 && Number.isFinite(millis),
   finiteForm
 )
@@ -179,7 +179,7 @@ export const oneOf = (...words: ReadonlyArray<unknown>): Kind =>
 export const listOf = (each: Kind, things: string): Kind =>
   new Kind(`a list of ${things}`, isList, { each, isShown: each.isShown })
 
-export const texts: Kind = listOf(text, "texts")
+export const texts: Kind = listOf(text, "strings")
 
 /** An object whose own values have one kind. */
 export const recordOf = (each: Kind, things: string): Kind =>
@@ -215,7 +215,7 @@ export const described = (kind: Kind, right: string): Kind => new Kind(right, ki
 export const hidden = (kind: Kind): Kind => new Kind(kind.right, kind.accepts, { ...kind.parts, isShown: false })
 
 /** An object of texts possibly holding secrets: headers, environment variables. */
-export const hiddenTexts: Kind = recordOf(hidden(text), "texts")
+export const hiddenTexts: Kind = recordOf(hidden(text), "strings")
 
 /** Returns the options without `undefined` and `null`: an untyped program may pass `null` for a left-out option. */
 export const given = <A extends object>(options: A): A =>
@@ -241,7 +241,7 @@ export const shown = ({ isShown }: Kind, value: unknown): string => {
     return `a function of ${value.length} ${value.length === 1 ? "argument" : "arguments"}`
   }
   if (typeof value === "string") {
-    if (!isShown) return "a text"
+    if (!isShown) return "a string"
     const text = value.length > longestValue ? `${value.slice(0, longestValue)}…` : value
     return JSON.stringify(text)
   }

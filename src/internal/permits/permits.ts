@@ -254,7 +254,7 @@ export const wanted = (
   const numbers = new Map<string, number>()
   for (const { key, permits } of limits) {
     const name = typeof key === "string" ? key : key(args, call)
-    const mistake = ToolOptions.promised("the key of a limit", name, "return a text")
+    const mistake = ToolOptions.promised("the key of a limit", name, "return a string")
     if (mistake !== undefined) throw mistake
     numbers.set(name, Math.min(permits, numbers.get(name) ?? permits))
   }

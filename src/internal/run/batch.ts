@@ -275,8 +275,8 @@ export class Batch<E> implements Host<E>, Stoppable {
     if (known?.version === undefined || known.version === job.tool?.version) return undefined
     if (known.isUnknown === true) return this.unknown(job)
     const detail = job.tool === undefined
-      ? "the tool of the call is gone"
-      : "the tool of the call is another one than the one that the run began with"
+      ? "the run no longer has the tool of the call"
+      : "the tool of the call has changed since the run began"
     return Answers.denied(this.answering, job, toolError("denied", job.call, { detail, metadata: { gate: "version" } }))
   }
 

@@ -20,13 +20,13 @@ export const callStopCause = "the call was stopped"
 const textOf = (reason: unknown, of: string, otherwise: string): string => {
   if (reason === undefined || reason === "") return otherwise
   if (typeof reason === "string") return reason
-  throw new TypeError(`${of}: the reason must be a text, which the model reads`)
+  throw new TypeError(`${of}: the reason must be a string, which the model reads`)
 }
 
-/** Returns the reason shown to the model for stopping one call. Any non-text reason is a defect. */
+/** Returns the reason shown to the model for stopping one call. A reason other than a string is a defect. */
 export const reasonOf = (reason: unknown, of: string): string => textOf(reason, of, callStopCause)
 
-/** Returns the cause shown to the model for stopping a run. Any non-text reason is a defect. */
+/** Returns the cause shown to the model for stopping a run. A reason other than a string is a defect. */
 export const causeOf = (reason: unknown, of: string): string => textOf(reason, of, abortCause)
 
 /**

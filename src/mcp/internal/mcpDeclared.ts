@@ -269,7 +269,7 @@ const hints = Values.described(Values.either(annotations, Values.options(knownHi
 const root = Values.required(
   {
     uri: new Values.Kind(
-      `a text that begins with "file://"`,
+      `a string that begins with "file://"`,
       (value) => typeof value === "string" && value.startsWith("file://")
     ),
     name: Values.text
@@ -297,7 +297,7 @@ const knownOptions = {
 const knownStdio = {
   name: Values.text,
   command: Values.text,
-  args: Values.listOf(Values.hidden(Values.text), "texts"),
+  args: Values.listOf(Values.hidden(Values.text), "strings"),
   env: Values.hiddenTexts,
   cwd: Values.text
 } satisfies NamesOf<StdioServer>

@@ -215,7 +215,7 @@ export const labels = (site: Site, body: unknown): Result.Result<Sessions.Change
     if (title === undefined && pinned === undefined) reader.refuse("the body", "must have title or pinned")
     if (pinned !== undefined && typeof pinned !== "boolean") reader.refuse("pinned", "must be true or false")
     if (title !== undefined && title !== null && typeof title !== "string") {
-      reader.refuse("title", "must be a text or null")
+      reader.refuse("title", "must be a string or null")
     }
     return {
       ...(title === undefined ? {} : { title: title === null ? null : reader.text(title, "title") }),

@@ -102,7 +102,7 @@ export class Reader {
   id(value: unknown, field: string): string {
     return typeof value === "string" && value !== "" && value.length <= mostIds
       ? value
-      : this.refuse(field, `must be a text of 1 to ${mostIds} characters`)
+      : this.refuse(field, `must be a string of 1 to ${mostIds} characters`)
   }
 
   /** Accepts a call or suspension id. A model chooses call ids, so they have no separate length limit. */
@@ -126,7 +126,7 @@ export class Reader {
   }
 
   text(value: unknown, field: string): string {
-    if (typeof value !== "string") return this.refuse(field, "must be a text")
+    if (typeof value !== "string") return this.refuse(field, "must be a string")
     this.count(value, field)
     return value
   }
@@ -181,7 +181,7 @@ export class Reader {
     if (value === undefined || value === null) return {}
     return typeof value === "string" && value.length <= 255
       ? { filename: value }
-      : this.refuse(field, "must be a text of at most 255 characters")
+      : this.refuse(field, "must be a string of at most 255 characters")
   }
 
   private part(mediaType: string, source: { readonly url: string } | { readonly data: string }, named: {
@@ -256,7 +256,7 @@ export class Reader {
       }
       if (names.has(name)) return this.refuse(`${place}.name`, "must differ from the other tools' names")
       names.add(name)
-      if (typeof description !== "string") return this.refuse(`${place}.description`, "must be a text")
+      if (typeof description !== "string") return this.refuse(`${place}.description`, "must be a string")
       const schema = parameters === undefined || parameters === null
         ? {}
         : this.object(parameters, `${place}.parameters`)
