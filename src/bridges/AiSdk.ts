@@ -32,14 +32,23 @@ export type { ProviderTool } from "./internal/aiSdkPrompt.ts"
 export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
   /** Model used by default. */
   readonly model: LanguageModel
-  /** Returns the model for a request naming another. Without this function every request goes to `model`. */
+  /**
+   * Returns the model for a request naming another. Without this function such a request fails as
+   * `unsupported_feature`.
+   */
   readonly models?: (id: string) => LanguageModel
-  /** Thinking settings, for version 4 models. Defaults to the provider's own setting. */
+  /**
+   * Thinking settings. Defaults to the provider's own setting. With a model below version 4, requests with an effort
+   * fail as `unsupported_feature`.
+   */
   readonly reasoning?: {
     /** Thinking effort, as one of the SDK's words. */
     readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max"
   }
-  /** `true` if arguments must follow the tool schemas exactly, for version 3 and 4 models. `false` by default. */
+  /**
+   * `true` if arguments must follow the tool schemas exactly. Defaults to the provider's choice. With a version 2
+   * model, requests with this option fail as `unsupported_feature`.
+   */
   readonly strict?: boolean
   /**
    * Provider-executed tools, offered with every request; each replaces the declared tool with the same name. None by
@@ -109,7 +118,9 @@ const modelFor = (
 ): Result.Result<LanguageModel, Adapter.AdapterError> => {
   if (id === undefined || id === options.model.modelId) return Result.succeed(options.model)
   return options.models === undefined
-    ? Result.fail(refusal(origin, `the request is for the model "${id}", and there are no models to choose from`))
+    ? Result.fail(
+      refusal(origin, `the request names the model "${id}": give AiSdk.layer the option models for other models`)
+    )
     : Result.succeed(checked(options.models(id), `models(${JSON.stringify(id)})`))
 }
 

@@ -165,7 +165,7 @@ export interface ToolsOptions<R = never> {
  * approval is `manual`: the caller receives its calls and runs them with `{ ...tool, manual: false }` once approved. A
  * provider-executed tool throws a `TypeError`: {@link layer} accepts such tools. An MCP server result
  * (`McpClient.toolkit`) with images, audio or files consists of parts, as with `Tool.content`. The model reads an MCP
- * failure once, in its own words.
+ * failure once, in the server's words.
  *
  * **Example** (A toolkit in a run)
  *

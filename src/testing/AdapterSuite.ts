@@ -1,6 +1,6 @@
 /**
- * Contract for adapters as runnable cases: a reply's frame, the order inside, and an adapter's duties towards
- * its connections. One suite is for adapters with an answer, the other for adapters that fail.
+ * Contract for adapters as runnable cases: a reply's frame, the order inside, and an adapter's duties toward its
+ * connections. One suite is for adapters with an answer, the other for adapters that fail.
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"

@@ -56,7 +56,7 @@ export interface Options {
   readonly again?: "none" | "random" | "every"
   /** Kills at random boundaries instead of every boundary. */
   readonly random?: RandomKills
-  /** Maximum restarts before the program counts as hanging. 5 by default. */
+  /** Maximum restarts before the program counts as hanging, besides one restart per planned kill. 5 by default. */
   readonly recoveries?: number
   /** Maximum process lifetime before it counts as hanging. A number is milliseconds. 30 seconds by default. */
   readonly timeout?: Duration.Input
@@ -310,7 +310,7 @@ const secondPlans = ({ lastPoints, plan }: Attempt, again: "random" | "every") =
  * const call = { attempt: 1, idempotencyKey: "k", toolCall: { name: "write", arguments: {} } }
  * const program = Effect.andThen(KillPoint.act(call), KillPoint.done("written"))
  *
- * // The test: `(await Effect.runPromise(killed)).violations` is to be empty.
+ * // The test: `(await Effect.runPromise(killed)).violations` must be empty.
  * const killed = everyKill("write.ts", { limit: 20 })
  *
  * await Effect.runPromise(program) // => undefined

@@ -145,7 +145,7 @@ const fewestOps = 3
 const knownOptions = {
   layer: Values.layer,
   maxOpsBeforeYield: new Values.Kind(
-    `${fewestOps} at least, a whole number`,
+    `a whole number, ${fewestOps} or more`,
     (value) => Number.isSafeInteger(value) && Number(value) >= fewestOps
   ),
   limit: Values.countOrNone,

@@ -184,7 +184,7 @@ export const asked: Effect.Effect<void> = write({ _tag: "Asked" })
 
 /**
  * Reports the program's result, any JSON. It is compared with the uninterrupted run's result, so leave out values that
- * are new each time, such as run ids. The process then ends by itself.
+ * are new each time, such as run ids. It does not end the process: let the program end afterwards.
  *
  * **Example** (The end of a program)
  *

@@ -49,8 +49,8 @@ export const makeCursor: Effect.Effect<Cursor> = Effect.sync(() => {
  * **Details**
  *
  * A call opens when its stream is first pulled, or when `generate` runs; `stream(request)` alone does nothing. Each
- * open advances the cursor, even a failing open, such as an open past the last call or on a preflight error. An
- * unusable script is a defect at its first open.
+ * open advances the cursor, even a failing open, such as an open past the last call or on a preflight error. Only an
+ * open refused by `retryUntilCall` does not. An unusable script is a defect at its first open.
  *
  * @category models
  */
@@ -66,7 +66,7 @@ export interface Scripted {
   readonly layer: Layer.Layer<Adapter.Adapter>
   /** Number of opened calls, including failed calls. */
   readonly opens: Effect.Effect<number>
-  /** Number of ended streams: they ended by themselves, or their reader left. */
+  /** Number of ended calls: they ended by themselves, or their reader left. */
   readonly cleanups: Effect.Effect<number>
   /** Requests, one per open. */
   readonly requests: Effect.Effect<ReadonlyArray<Adapter.Request>>

@@ -242,8 +242,8 @@ const contents: Conformance.Suite<Session.Store> = [
 ]
 
 /**
- * Lets time pass on the store's clock, in the claim cases: by default they wait. If the store uses a virtual clock,
- * advance that clock.
+ * Lets time pass on the store's clock, in cases about claims and times. By default they wait. If the store uses a
+ * virtual clock, advance that clock.
  *
  * **Example** (A store in virtual time)
  *

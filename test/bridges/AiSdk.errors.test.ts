@@ -93,7 +93,7 @@ describe("HTTP errors", () => {
       TypeError,
       /^AiSdk.layer: secrets\[0\] must be a Redacted string: Redacted.make\(secret\)$/
     )
-    assert.throws(made({ headers: { "x-token": 1 } }), TypeError, /"x-token" is none/)
+    assert.throws(made({ headers: { "x-token": 1 } }), TypeError, /"x-token" is neither/)
     assert.doesNotThrow(made({ secrets: [Redacted.make("sk-secret")], headers: { "x-token": "t-1" } }))
   })
 

@@ -107,7 +107,7 @@ describe("broken executors", () => {
     Effect.gen(function*() {
       const report = yield* stopped(Broken.unbarred)
       assert.deepStrictEqual(lawsOf(report), ["concurrency"])
-      says(report, /^"wait \(call c3\)" starts while an exclusive one runs$/)
+      says(report, /^"wait \(call c3\)" starts while an exclusive handler runs$/)
     }))
 
   it.effect("M-20: a tool that shares its arguments with the thread breaks \"calls\", if its handler changes them", () =>

@@ -100,7 +100,7 @@ describe("planted violations", () => {
       const barred = caseOf(turn(call(), call({ isExclusive: true }), call()))
       const problems = Lawful.concurrency(barred, yield* play(barred, "stream", null, detached))
       finds(problems, /exclusive "alone ok 0.1" starts while others run/)
-      finds(problems, /"shared ok 0.2" starts while an exclusive one runs/)
+      finds(problems, /"shared ok 0.2" starts while an exclusive handler runs/)
       assert.deepStrictEqual(Lawful.concurrency(barred, yield* lawfulRun(barred)), [])
     }))
 

@@ -332,7 +332,7 @@ const logs: { readonly [said: string]: ReadonlyArray<Check.Violation> } = {
   "lifetime: \"a\" ended 1 times and was finalized 0 times": check.handlers(whole("a").slice(0, 2)),
   "concurrency: \"b\" is number 2 to run, the bound is 1": check.handlers(both, { bound: 1 }),
   "concurrency: exclusive \"b\" starts while others run": check.handlers(both, { isExclusive: alone }),
-  "concurrency: \"a\" starts while an exclusive one runs": check.handlers(
+  "concurrency: \"a\" starts while an exclusive handler runs": check.handlers(
     [entry("Started", "b"), ...whole("a"), ...whole("b").slice(1)],
     { isExclusive: alone }
   )

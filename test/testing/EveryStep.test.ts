@@ -218,7 +218,7 @@ describe("everyStep: stop", () => {
     Effect.gen(function*() {
       const slow = Effect.onInterrupt(Effect.sleep("1 minute"), () => Effect.sleep("6 seconds"))
       const report = yield* everyStep(slow)
-      assert.deepStrictEqual(told(report), { stop: ["the run took 6000 ms to stop, and has 5000 for it"] })
+      assert.deepStrictEqual(told(report), { stop: ["the run took 6000 ms to stop, longer than its grace of 5000 ms"] })
       assert.deepStrictEqual((yield* everyStep(slow, { grace: "6 seconds" })).violations, [])
     }))
 
@@ -259,7 +259,7 @@ describe("everyStep: calls", () => {
       })
       assert.include(
         told(report)["starts"] ?? [],
-        "wait (call c0, attempt 2) was started before the attempt in front of it"
+        "wait (call c0, attempt 2) was started before its previous attempt"
       )
     }))
 

@@ -299,7 +299,8 @@ const finish = (part: Json.JsonObject): Part.Finish => {
 }
 
 /**
- * Reads usage. Version 2 writes plain numbers, later versions their details. A missing total becomes the sum of both.
+ * Reads usage. Version 2 writes plain numbers with a total. Later versions write details without a total, which becomes
+ * the sum of both.
  */
 const usage = (wire: Json.JsonObject): Response.Usage => {
   const { inputTokens, outputTokens, ...rest } = wire

@@ -170,9 +170,9 @@ const toolResult = (writing: Writing, { id, message, name }: BridgedThread.Answe
 }
 
 /**
- * Writes a tool result. A result with images is content, which has no error flag; every other result is text. Models
- * that would write content as JSON, base64 included, also get text, and readable media follow in a user message. Parts
- * no provider accepts in a result are described, since providers drop them silently or refuse the request.
+ * Writes a tool result. A result with images or PDFs is content, which has no error flag; every other result is text.
+ * Models that would write content as JSON, base64 included, also get text, and readable media follow in a user message.
+ * Parts no provider accepts in a result are described, since providers drop them silently or refuse the request.
  */
 const output = (writing: Writing, message: Message.Message): Part => {
   const type = message.isError === true ? "error-text" : "text"
@@ -217,8 +217,8 @@ const carried = (writing: Writing, part: Media.Media): BridgedThread.Source | un
 }
 
 /**
- * Returns the media a Chat Completions model reads in a user message: images and, in later versions, other files with
- * data.
+ * Returns the media a Chat Completions model reads in a user message: images and, from version 3 on, PDFs and audio
+ * with data.
  */
 const attached = (writing: Writing, part: Media.Media): BridgedThread.Source | undefined => {
   const source = sourceOf(writing, part)

@@ -125,7 +125,7 @@ export const source = (media: Media.Media): Result.Result<Source, string> => {
   }
   return Result.try({
     try: () => new URL(url),
-    catch: () => `the url of the ${type} part is no URL: ${url.slice(0, 100)}`
+    catch: () => `the url of the ${type} part is not a valid URL: ${url.slice(0, 100)}`
   }).pipe(Result.map((address) => ({ mediaType, content: address, filename })))
 }
 

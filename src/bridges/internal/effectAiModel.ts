@@ -45,7 +45,7 @@ export interface Bridge {
 const unsupported = ({ services }: Bridge, request: Adapter.Request): string | undefined => {
   const isStructured = request.responseFormat !== undefined && request.responseFormat.type !== "text"
   if (isStructured && request.tools.length > 0 && request.toolChoice !== "none") {
-    return "effect/ai has structured output for requests without tools only: ask for it with structuredFinalize"
+    return "effect/ai supports structured output only in requests without tools: use structuredFinalize"
   }
   if (services !== undefined) return undefined
   const { maxTokens, model, options: further = {}, temperature } = request
@@ -53,7 +53,7 @@ const unsupported = ({ services }: Bridge, request: Adapter.Request): string | u
     Object.keys(further)[0]
   return asked === undefined
     ? undefined
-    : `effect/ai has no setting "${asked}" that all models share: give EffectAi.layer the services to set it with`
+    : `effect/ai has no setting "${asked}" common to all models: provide it through the option services of EffectAi.layer`
 }
 
 const toolChoice = (choice: Adapter.ToolChoice | undefined): LanguageModel.ToolChoice<string> =>

@@ -113,7 +113,8 @@ const executed = (
 ]
 
 /**
- * Writes a tool answer. An answer with images gets content for the model, plus text for models without content support.
+ * Writes a tool answer. An answer with images or files gets content for the model, plus text for models without content
+ * support.
  */
 const toolResult = (
   owner: Layout.Owner,

@@ -57,7 +57,7 @@ export const offered = (
   const { tools } = Toolkit.make(...all)
   return {
     tools: tools as unknown as Record<string, Offered>,
-    handle: () => Effect.die(new Error("a language model was to run a tool that it was only offered"))
+    handle: () => Effect.die(new Error("the language model tried to run an offered tool: Heddle runs the tools itself"))
   }
 }
 
@@ -254,7 +254,7 @@ const handle = (
       })),
       Effect.catchCause((cause) => reported(tool, cause))
     )
-    if (last === undefined) return yield* Effect.die(new Error(`the handler of "${tool.name}" came to no result`))
+    if (last === undefined) return yield* Effect.die(new Error(`the handler of "${tool.name}" ended without a result`))
     return last.isFailure ? yield* failed(tool, last.result, last.failureOrigin ?? "result") : last.result
   }).pipe(
     Effect.catch((error) => {

@@ -23,7 +23,7 @@ export interface ExecutedResult {
   readonly options: Options
 }
 
-/** A provider-executed call. A run stores only its own calls with a message. */
+/** A provider-executed call, kept with its result, since a run stores only its own calls with a message. */
 export type ExecutedCall = Pick<Message.ToolCall, "id" | "name" | "arguments">
 
 interface MadeFile {
@@ -88,7 +88,7 @@ const marks = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObje
   [owner.key]: mark(owner, at, fields)
 })
 
-/** Returns the reasoning stored in a message. `calls` are the positions of this side's own. */
+/** Returns the reasoning stored in a message. `calls` are the positions of this side's own calls. */
 export const keep = (
   owner: Owner,
   blocks: ReadonlyArray<Block>,
@@ -170,7 +170,7 @@ export const pieces = (owner: Owner, message: Message.Message): ReadonlyArray<Pi
 
 interface Kept {
   readonly at: number
-  /** Length of the message text at this position. */
+  /** Length of the text piece at this position. Undefined for other pieces. */
   readonly length: number | undefined
   readonly options: Json.JsonObject | undefined
   readonly piece: Piece | undefined

@@ -66,7 +66,7 @@ export class Reader {
   end(failure: Adapter.AdapterError | undefined, out: Answer.Out): void {
     if (this.isDone) return
     this.failure ??= failure ??
-      Errors.make(this.origin, "network_error", "the reply ended without saying that it is complete")
+      Errors.make(this.origin, "network_error", "the reply ended before it was complete")
     out.push(...Answer.cost(this.usage))
   }
 
@@ -144,7 +144,7 @@ export class Reader {
     const reasoning = Layout.keep(this.owner, blocks, this.calls.places)
     const { id, messageContent: content, model } = this
     const { usage, word } = part
-    // A provider-executed call without its result does not go back, so the reply could not continue after it.
+    // A provider-executed call without its result does not go back, so the reply could not continue.
     const isPaused = part.isPaused && !this.calls.isServing
     const notes = this.notesWith(part)
     const whole = { content, toolCalls, reasoning, finishReason: reason, word, isPaused, usage, id, model, notes }

@@ -34,7 +34,7 @@ export type PartPull = Pull.Pull<ReadonlyArray<Part.Part>, Adapter.AdapterError>
 export interface Options
   extends Pick<Http.Options, "provider" | "retries" | "retryDelay" | "maxRetryDelay" | "idleTimeout">
 {
-  /** Texts errors must not contain, such as the provider's key, if a server is known to quote it. None by default. */
+  /** Texts errors must not contain, such as a provider key that a server may quote. None by default. */
   readonly secrets?: ReadonlyArray<Redacted.Redacted<string>>
 }
 
@@ -188,7 +188,7 @@ const words: Errors.Words = [
 export const errorSaid = (origin: Errors.Origin, words: unknown, speaker: string): Adapter.AdapterError =>
   Option.getOrElse(
     Errors.fromChunk(origin, { error: Json.toJson(words) }, true),
-    () => Errors.make(origin, "unknown", `the ${speaker} reported an error without words`)
+    () => Errors.make(origin, "unknown", `the ${speaker} reported an error without a message`)
   )
 
 /** Returns an answer's text headers, by lowercase name. */

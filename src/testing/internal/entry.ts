@@ -168,8 +168,8 @@ export const toolCallDelta = (id: string, fragment: string): Entry => ({
 })
 
 /**
- * Sets the call's usage. It emits no event: the last usage appears in the metadata of `MessageCompleted`. A name other
- * than a `Response.Usage` field is a defect when the call opens.
+ * Sets the call's usage. It emits no event: the last usage becomes the `usage` of `MessageCompleted`. A name other than
+ * a `Response.Usage` field is a defect when the call opens.
  *
  * @category entries
  */
@@ -239,7 +239,7 @@ export const errorThenContinue = (reasonOrTerm: unknown, details?: ErrorDetails)
 })
 
 /**
- * Fails the stream itself, as when the connection breaks: no event, no message end.
+ * Fails the stream itself, as when the connection breaks: no `Error` event, no message end.
  *
  * @category entries
  */

@@ -33,7 +33,7 @@ const inTheWay = (tallies: Tallies, name: string, { bound, isAbandoned, isExclus
   if (isExclusive(name)) {
     return live(tallies, () => true) > 0 ? `exclusive "${name}" starts while others run` : undefined
   }
-  if (live(tallies, isExclusive) > 0) return `"${name}" starts while an exclusive one runs`
+  if (live(tallies, isExclusive) > 0) return `"${name}" starts while an exclusive handler runs`
   const shared = live(tallies, (other) => !isAbandoned(other)) + 1
   return shared > bound ? `"${name}" is number ${shared} to run, the bound is ${bound}` : undefined
 }

@@ -62,7 +62,7 @@ const starts = (all: ReadonlyArray<Start>): Findings => {
     seen.add(key)
     return [
       ...when(isRepeated, "starts", `${name} was started twice`),
-      ...when(call.attempt > 1 && !seen.has(earlier), "starts", `${name} was started before the attempt in front of it`)
+      ...when(call.attempt > 1 && !seen.has(earlier), "starts", `${name} was started before its previous attempt`)
     ]
   })
 }
@@ -142,7 +142,7 @@ const stop = ({ report: { exit, millis }, stopped, watch }: Attempted, known: Kn
   const isWrong = cause.reasons.length > 0 && !(stopped.how === "hard" && Cause.hasInterruptsOnly(cause))
   return [
     ...starting(watch, stopped, isFine),
-    ...when(took > graceMillis, "stop", `the run took ${took} ms to stop, and has ${graceMillis} for it`),
+    ...when(took > graceMillis, "stop", `the run took ${took} ms to stop, longer than its grace of ${graceMillis} ms`),
     ...when(isWrong, "stop", `the run was stopped and ends with ${Cause.pretty(cause)}`)
   ]
 }

@@ -7,7 +7,7 @@ import type * as Policy from "../../Policy.ts"
  * entry.
  *
  * - `"answers"`: every tool call in an assistant message is answered exactly once, or pending in a suspended run.
- * - `"starts"`: a handler starts at most once per call.
+ * - `"starts"`: a handler starts at most once per attempt, and a call has at most one start event of its own in a run.
  * - `"lifetime"`: nothing outlives the run, and every finalizer runs exactly once.
  * - `"concurrency"`: running calls are either all shared and within the bound, or a single exclusive call.
  * - `"order"`: per call, the order is started, progress, completed, tail; after the tail only a question's settlement.
