@@ -1094,6 +1094,8 @@ export class MessageDelivered extends Schema.Opaque<MessageDelivered>()(Schema.T
 export class MessageRefused extends Schema.Opaque<MessageRefused>()(Schema.TaggedStruct("MessageRefused", {
   /** Message id. */
   id: Schema.String,
+  /** The message. */
+  message: Message.Message,
   /**
    * Reason: `"finished"`, `"waiting"`, `"stopped"`, `"failed"`, `"max_turns"`, `"halted"`, or the rule ending the run.
    */

@@ -74,7 +74,7 @@ describe("a typed line", () => {
     assert.deepStrictEqual(shown(delivered)[0], ["> Not that · delivered in step 2"])
     // A fate that comes first is not followed by words that wait.
     assert.deepStrictEqual(Run.saying(delivered, "m", "Not that").words, [])
-    const refused = Run.step(waiting, { _tag: "MessageRefused", id: "m", reason: "budget" }, 0)
+    const refused = Run.step(waiting, { _tag: "MessageRefused", id: "m", message, reason: "budget" }, 0)
     assert.deepStrictEqual(shown(refused)[0], ["> Not that · refused: budget"])
   })
 })

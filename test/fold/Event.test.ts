@@ -146,7 +146,7 @@ const samples: ReadonlyArray<Event.Event> = [
   { _tag: "StepReset", error: "lost" },
   { _tag: "ModelSwitched", from: "first", to: "second", error: "lost" },
   { _tag: "MessageDelivered", id: "m1", message: Message.user("not that"), stepIndex: 1 },
-  { _tag: "MessageRefused", id: "m2", reason: "finished" },
+  { _tag: "MessageRefused", id: "m2", message: Message.user("Stop"), reason: "finished" },
   { _tag: "OutputPartial", value: { city: "Os" } },
   { _tag: "OutputCompleted", value: { city: "Oslo" } },
   { _tag: "StepCompleted", response, thread, messages: [], mode: "auto", manualToolCalls: [] },

@@ -526,7 +526,7 @@ describe("Inbox", () => {
             stepIndex: 1,
             content: [{ type: "text", text: "see" }, { type: "image", url: "https://a.b/c.png" }]
           },
-          { _tag: "MessageRefused", id: "m2", reason: "finished" }
+          { _tag: "MessageRefused", id: "m2", content: "later", reason: "finished" }
         ]
       )
       const parts = [

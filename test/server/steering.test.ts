@@ -161,7 +161,7 @@ describe("a message into a running run, over HTTP", () => {
         const first = events.findIndex(({ _tag }) => _tag === "ChatCompleted")
         const refused = events.slice(0, first).filter(({ _tag }) => _tag === "MessageRefused")
         assert.deepStrictEqual(refused.map((event) => ({ ...event, at: 0 })), [
-          { _tag: "MessageRefused", id: "m1", reason: "stopped", at: 0 }
+          { _tag: "MessageRefused", id: "m1", content: "not that", reason: "stopped", at: 0 }
         ])
       }
     }).pipe(Effect.scoped))

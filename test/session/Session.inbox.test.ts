@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import { Adapter, Budget, Chat, type Event, Inbox, Journal, type Message, Policy, Session, Tool } from "heddle"
+import { Adapter, Budget, Chat, type Event, Inbox, Journal, Message, Policy, Session, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { racedAt, stores } from "../support/edges.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
@@ -325,7 +325,7 @@ describe("messages into the run of a session", () => {
           yield* reply(look, { ...options, onEvent: (event: Event.Event) => void events.push(event) })
           assert.deepStrictEqual(fateOf(yield* receiptOf("m"))?.reason, reason)
           assert.deepStrictEqual(events.filter(({ _tag }) => _tag === "MessageRefused"), [
-            { _tag: "MessageRefused", id: "m", reason }
+            { _tag: "MessageRefused", id: "m", message: Message.user("later"), reason }
           ])
         }).pipe(Effect.provide([modelOf(9), Session.Store.layerMemory]))
         yield* program

@@ -288,7 +288,7 @@ describe("fold", () => {
     const sent: ReadonlyArray<object> = [
       { _tag: "MessageDelivered", id: "m1", content: "Not that", stepIndex: 1 },
       { _tag: "MessageDelivered", id: "m2", content: [{ type: "text", text: "Nor this" }], stepIndex: 1 },
-      { _tag: "MessageRefused", id: "m3", reason: "stopped" }
+      { _tag: "MessageRefused", id: "m3", content: "Too late", reason: "stopped" }
     ]
     const run = Fold.make("r")
     Fold.take(run, { _tag: "RunStarted", runId: "r", at: 1_000 } as Fold.Told)
@@ -299,7 +299,7 @@ describe("fold", () => {
     assert.deepStrictEqual(run.sent, [
       { id: "m1", content: "Not that", turn: 1 },
       { id: "m2", content: [{ type: "text", text: "Nor this" }], turn: 1 },
-      { id: "m3", reason: "stopped" }
+      { id: "m3", content: "Too late", reason: "stopped" }
     ])
   })
 

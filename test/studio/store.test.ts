@@ -302,10 +302,10 @@ describe("a session that is shown", () => {
       assert.deepStrictEqual(fates(page).begun.at(-1), ["Not that", "steer"])
     })
 
-    it("V-13: is refused by the end of the run, with its reason, and its text where the page has it", async () => {
+    it("V-13: is refused by the end of the run, with its reason and its text", async () => {
       const page = await steered()
       page.server.facts = facts
-      page.streams[0]?.tell({ _tag: "MessageRefused", id: page.id, reason: "stopped", at: 1_040 })
+      page.streams[0]?.tell({ _tag: "MessageRefused", id: page.id, content: "Not that", reason: "stopped", at: 1_040 })
       await settled()
       assert.deepStrictEqual(fates(page).waiting, [])
       assert.deepStrictEqual(fates(page).sent, [["r1", "Not that", undefined, "stopped"]])

@@ -105,7 +105,7 @@ export class View {
       case "MessageDelivered":
         return this.note(`+ ${shorten(Message.text(event))}`)
       case "MessageRefused":
-        return this.note(`! A message was not delivered: ${event.reason}.`)
+        return this.note(`! Not delivered (${event.reason}): ${shorten(Message.text(event))}`)
       case "ModelSwitched":
         return this.note(`! ${event.from} did not answer. Now asking ${event.to}.`)
       case "TextDelta":

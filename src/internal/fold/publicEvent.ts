@@ -379,6 +379,8 @@ interface Fields {
   MessageRefused: {
     /** Message id. */
     readonly id: string
+    /** Message content: a text, or parts. */
+    readonly content: Message.Content
     /** Reason: how the run ended, or which rule ended the run. */
     readonly reason: string
   }
@@ -962,7 +964,11 @@ const fieldsOf = (rules: Rules, tag: string, event: unknown): Payload | undefine
     case "MessageDelivered":
       return { ...taken(event, "id", "stepIndex"), ...taken(read(event, "message"), "content") }
     case "MessageRefused":
-      return { ...taken(event, "id"), reason: String(read(event, "reason")) }
+      return {
+        ...taken(event, "id"),
+        ...taken(read(event, "message"), "content"),
+        reason: String(read(event, "reason"))
+      }
     case "ModelSwitched":
       return { ...taken(event, "from", "to"), error: publicError(read(event, "error"), rules.runId) }
     case "StepCompleted": {

@@ -215,9 +215,12 @@ export class Letters implements Box {
     this.taker = undefined
     this.refusal = reason
     this.waiting = []
-    return waiting.flatMap((letter) =>
-      letter.settle({ _tag: "Refused", reason }) ? [{ _tag: "MessageRefused", id: letter.id, reason } as const] : []
-    )
+    return waiting.flatMap((letter) => {
+      const { id, message } = letter
+      return letter.settle({ _tag: "Refused", reason })
+        ? [{ _tag: "MessageRefused", id, message, reason } as const]
+        : []
+    })
   }
 
   /** Takes the inbox for a run. An inbox in use by another run is a defect. */

@@ -374,8 +374,8 @@ const inboxOf = (
     open: () => state.inbox.flatMap(({ id, message, mode }) => mode === undefined ? [] : [{ id, message, mode }]),
     take: (taken) => taken.every(({ id }) => States.isOpenMessage(state, id)),
     close: (reason) =>
-      state.inbox.flatMap(({ id, otherwise }) =>
-        otherwise === "refuse" ? [{ _tag: "MessageRefused", id, reason } as const] : []
+      state.inbox.flatMap(({ id, message, otherwise }) =>
+        otherwise === "refuse" ? [{ _tag: "MessageRefused", id, message, reason } as const] : []
       ),
     isKept: () => true
   }

@@ -452,9 +452,9 @@ export class Telling {
     const waiting = open.filter(({ otherwise }) => otherwise === "refuse")
     if (waiting.length === 0) return []
     const { receipts } = Session.view(this.kept)
-    return waiting.flatMap(({ id }) => {
+    return waiting.flatMap(({ id, message }) => {
       const { became, reason } = receipts.get(id) ?? {}
-      return became === "refused" ? [{ _tag: "MessageRefused", id, reason }] : []
+      return became === "refused" ? [{ _tag: "MessageRefused", id, message, reason }] : []
     })
   }
 

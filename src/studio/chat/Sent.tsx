@@ -43,12 +43,10 @@ const sentence = (fate: string): string => `${fate.slice(0, 1).toUpperCase()}${f
 export const Sent = ({ sent }: { readonly sent: Fold.Sent }): ReactNode => (
   <section className="user">
     <h3 className="hidden">You</h3>
-    {sent.content !== undefined && (
-      <div className="said">
-        <Long text={Words.saidText(sent.content)} />
-      </div>
-    )}
-    <p className="fate">{sent.content === undefined ? `A message was ${toldOf(sent)}` : sentence(toldOf(sent))}</p>
+    <div className="said">
+      <Long text={Words.saidText(sent.content)} />
+    </div>
+    <p className="fate">{sentence(toldOf(sent))}</p>
   </section>
 )
 

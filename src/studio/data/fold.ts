@@ -180,8 +180,7 @@ export interface Counts {
 /** A message sent into the run. */
 export interface Sent {
   readonly id: string
-  /** Content. Absent for a refused message unknown to the run's readers. */
-  readonly content?: unknown
+  readonly content: unknown
   /** Index of the turn whose request contains the message. Absent if refused. */
   readonly turn?: number
   /** Reason for its refusal. */
@@ -933,12 +932,9 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
     case "MessageRefused": {
       // A message has one fate, possibly repeated in a stream.
       if (owner !== "" || run.sent.some(({ id }) => id === event.id)) return
-      const told: Partial<Extract<Told, { readonly _tag: "MessageDelivered" | "MessageRefused" }>> & {
-        readonly content?: unknown
-      } = event
       run.sent.push({
         id: event.id,
-        ...(told.content === undefined ? {} : { content: told.content }),
+        content: event.content,
         ...(event._tag === "MessageDelivered" ? { turn: event.stepIndex } : { reason: event.reason })
       })
       return

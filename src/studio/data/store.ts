@@ -438,10 +438,7 @@ export class Session {
     const run = next ?? entry.run
     const answered = run.settled.length
     if (event._tag === "MessageDelivered" || event._tag === "MessageRefused") {
-      const letter = this.waiting.find(({ id }) => id === event.id)
-      // A refusal event has no content.
-      if (letter !== undefined) Object.assign(event, { content: letter.content })
-      this.waiting = this.waiting.filter((other) => other !== letter)
+      this.waiting = this.waiting.filter(({ id }) => id !== event.id)
     }
     Fold.take(run, event)
     if (next === undefined && entry.whole !== undefined) Fold.take(entry.whole, event)

@@ -138,7 +138,7 @@ const everywhere = (text: string): ReadonlyArray<Event> => {
     ...call("f", { _tag: "ToolQueued", id: "f", name: text, reason: "key", key: text }),
     { _tag: "Error", error: { code: "x", message: text } },
     { _tag: "MessageDelivered", id: "m", content: text, stepIndex: 0 },
-    { _tag: "MessageRefused", id: "n", reason: text },
+    { _tag: "MessageRefused", id: "n", content: text, reason: text },
     { _tag: "StopAccepted", by: text },
     {
       _tag: "ChatCompleted",
