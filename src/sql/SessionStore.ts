@@ -19,7 +19,7 @@
  * **Gotchas**
  *
  * - An append inside your own transaction commits with your transaction. Until then other connections do not see the
- *   records, and a crash loses them.
+ *   records, and a crash loses these records.
  * - A SQLite file has one lock. A process frozen during a commit holds the lock until it wakes up or is killed;
  *   meanwhile other writers fail with `unavailable`.
  */
@@ -180,7 +180,7 @@ const unfinishedIn = (sql: SqlClient.SqlClient): Stream.Stream<Due, SqlError.Sql
 }
 
 /**
- * Creates the store over the client in the context. The tables must exist: {@link layer} creates them.
+ * Creates the store over the client in the context. {@link layer} also creates the tables, which must exist here.
  *
  * **Example** (A store without the migration)
  *
