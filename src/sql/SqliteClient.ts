@@ -6,7 +6,7 @@
  *
  * - The file is in write-ahead mode: readers and the writer do not wait for each other. Keep the file on a local disk.
  * - A transaction takes the write lock when it begins, so another transaction cannot make it fail halfway.
- * - Statements run on the calling thread and block it. Waiting for another connection's lock does not block the thread,
+ * - Statements block the calling thread. Waiting for another connection's lock does not block the thread,
  *   so one process may have two clients for one file.
  *
  * **Gotchas**
