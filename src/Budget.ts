@@ -117,9 +117,9 @@ const made = (opened: BudgetRule.Opened): Budget => {
  *
  * Before each request a run reserves one call, the estimated tokens, and `maxTokens` for the reply, at once on its own
  * account and on those around it. If other runs hold amounts they may give back, the request waits, in the order of
- * asking. A reply is settled when it ends, before its calls start. The settlement is the reply's usage; the whole
- * reservation, if a complete reply reports no usage; or nothing, if the provider refused the request. These are
- * defects: a limit that is negative, fractional or unknown, and a budget without limits.
+ * asking. A reply is settled when it ends, before its calls start. The settlement is the reply's usage, if reported;
+ * nothing, if the provider refused the request; or else the whole reservation. These are defects: a limit that is
+ * negative, fractional or unknown, and a budget without limits.
  *
  * **Example** (Two calls, and an answer from what is left)
  *

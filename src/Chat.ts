@@ -241,7 +241,7 @@ export interface Handle<A, E> {
   /**
    * Events of the run; each can be read once. The run never waits for a reader. From 1,024 unread events on, it joins
    * the pieces of a text, keeps only the last progress of each call and the last `OutputPartial`, and drops provider
-   * chunks. The stream ends with the run, or fails like `result`.
+   * chunks without usage. The stream ends with the run, or fails like `result`.
    */
   readonly events: Stream.Stream<Event.Event, E>
   /** Waits for the run's result, as from `Chat.run`. Awaiting it is optional, and may be repeated. */

@@ -320,7 +320,7 @@ const once = (events: Iterable<Event.Event>): Iterable<Event.Event> => {
 }
 
 /**
- * Returns the thread after a step. A session step running only approved calls has no reply: their answers go behind the
+ * Returns the thread after a step. A session step running only approved calls has no reply: their answers follow the
  * reply with the calls.
  */
 const grownBy = (state: Fold.State, messages: ReadonlyArray<Message.Message>): Thread.Thread => {

@@ -82,7 +82,7 @@ const messageOf = (content: Message.Content): Message.Message => {
   // The caller may later change the given content.
   const message = Message.user(Json.copy(content))
   const valid = Thread.validate([message])
-  if (Result.isFailure(valid)) throw new TypeError(`a message of an inbox: ${valid.failure.message}`)
+  if (Result.isFailure(valid)) throw new TypeError(`the message for the inbox cannot be used: ${valid.failure.message}`)
   return message
 }
 

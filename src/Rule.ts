@@ -289,7 +289,9 @@ const checks = {
     const isOther = tagged("Rule.keep or Rule.askAgain", "Keep", "AskAgain")(value)
     if (isOther !== undefined) return isOther
     const { after = 0, events = [] } = value as Partial<Rules.AskAgain>
-    if (!Number.isFinite(after) || after < 0) return "Rule.askAgain with milliseconds: a finite number, 0 or more"
+    if (!Number.isFinite(after) || after < 0) {
+      return "Rule.askAgain with after: a finite number of milliseconds, 0 or more"
+    }
     return isChunks(events) && "Rule.askAgain with RawChunk events without usage"
   },
   next: (value, given, name) =>

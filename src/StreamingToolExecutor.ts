@@ -298,7 +298,7 @@ class Executor<R> implements StreamingToolExecutor<R> {
  * Makes an executor for the scope's lifetime: when the scope closes, handlers are stopped within the grace period. Dies
  * for an invalid option, naming the option. The tools' services `R` come from this effect's context.
  *
- * **Example** (Two calls, the second behind the first)
+ * **Example** (Two calls, one after the other)
  *
  * ```ts import.meta.vitest
  * import { Message, StreamingToolExecutor, Tool } from "heddle"

@@ -208,7 +208,7 @@ const messageIssues = (message: unknown, path: string): ReadonlyArray<Issue> => 
   if (!isRole(message["role"])) {
     issues.push({
       path: `${path}.role`,
-      reason: `must be one of system, user, assistant, tool; got ${Json.render(message["role"])}`
+      reason: `must be one of system, user, assistant, tool; got: ${Json.render(message["role"])}`
     })
   }
   if (typeof message["content"] !== "string" && !isParts(message["content"])) {
@@ -267,7 +267,7 @@ export const validate = (input: unknown): Result.Result<Thread, ValidationError>
 export interface Repair {
   /**
    * `"answered"`: a call was answered as cancelled. `"dropped"`: an answer without a call, or a second answer, was
-   * removed. `"moved"`: an answer was moved behind its call. `"renamed"`: a call got another id, and its answer got the
+   * removed. `"moved"`: an answer was moved to its call. `"renamed"`: a call got another id, and its answer got the
    * same id.
    */
   readonly kind: "answered" | "dropped" | "moved" | "renamed"
@@ -358,7 +358,7 @@ const named = (messages: ReadonlyArray<Message.Input>): Named => {
 export interface RepairOptions {
   /**
    * `true` gives another id to each call repeating an earlier call's id: `ID_n`, with a free n from 2 on. The old id
-   * goes into the call's `metadata.duplicateOf`, and the server behind the call gets the old id back. A call without an
+   * goes into the call's `metadata.duplicateOf`, and the server of the call gets the old id back. A call without an
    * id gets a new one. `false` by default: a run accepts repeated ids, and servers allowing them get them unchanged.
    */
   readonly uniqueIds?: boolean
@@ -375,7 +375,7 @@ const knownOptions = { uniqueIds: Values.flag } satisfies NamesOf<RepairOptions>
  * For truncated, trimmed or hand-made conversations: providers and runs refuse a conversation with an open call, or
  * with an answer to no call. Open calls are answered as cancelled, answers without a call and second answers are
  * dropped, and an answer after other messages is moved. Texts stay. Do not repair a conversation waiting for an
- * approval, a result or an answer: give the answer instead (`Message.answer(id, result)` behind the call, or the
+ * approval, a result or an answer: give the answer instead (`Message.answer(id, result)` after the call, or the
  * session's `Session.answer` and `Session.approve`).
  *
  * **Example** (Continuing after a process that ended too early)

@@ -388,7 +388,7 @@ const sampled = (
 // The run.
 
 /**
- * The agent behind a run, for its span and metrics.
+ * The agent of a run, for its span and metrics.
  *
  * @category options
  */

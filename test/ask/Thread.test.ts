@@ -77,7 +77,7 @@ describe("Thread.validate", () => {
       "messages[5]",
       "messages[6].content"
     ])
-    assert.include(errors[0]?.reason, "got robot")
+    assert.include(errors[0]?.reason, "got: robot")
   })
 
   it("R-121: the error counts and lists its issues", () => {

@@ -185,7 +185,7 @@ describe("heddle", { concurrent: true }, () => {
     assert.deepStrictEqual([called.code, called.stdout], [1, "Hel\n"])
     assert.match(
       called.stderr,
-      /! The connection to the model broke\. Try again\.\nheddle: the run failed; .*recover s1/
+      /! The connection to the model was lost\. Try again\.\nheddle: the run failed; .*recover s1/
     )
     const recovered = await run("sessions", fixture("servedAnswering"), "recover", "s1", ...store)
     assert.deepStrictEqual([recovered.code, recovered.stdout], [0, "It works again.\n"])

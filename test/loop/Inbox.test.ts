@@ -481,8 +481,8 @@ describe("Inbox", () => {
         ] as ReadonlyArray<Effect.Effect<unknown, unknown>>,
         (effect) => Effect.map(Effect.exit(effect), String)
       )
-      assert.match(messages[0]!, /a message of an inbox: .*content/)
-      assert.match(messages[1]!, /a message of an inbox: /)
+      assert.match(messages[0]!, /the message for the inbox cannot be used: .*content/)
+      assert.match(messages[1]!, /the message for the inbox cannot be used: /)
       assert.match(messages[2]!, /Inbox.steer has no option "ident"/)
       assert.match(messages[3]!, /Inbox.follow.*id|id.*Inbox.follow/)
       assert.match(messages[4]!, /inbox.* must be an inbox made with Inbox.make/)

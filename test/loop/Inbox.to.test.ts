@@ -108,7 +108,7 @@ describe("a message to a run inside a handler", () => {
       const inbox = Inbox.make()
       for (const to of ["", "/", "c0/", "run~c0", "%zz", 7, {}]) {
         const exit = yield* Effect.exit(inbox.steer("no", { id: "m", to: to as never }))
-        assert.match(String(exit), /to of Inbox\.steer|to.*must be.*path of a call/, String(to))
+        assert.match(String(exit), /to of Inbox\.steer|to.*must be.*call path/, String(to))
         assert.isUndefined(yield* inbox.fate("m"))
       }
     }))

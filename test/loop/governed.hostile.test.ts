@@ -276,7 +276,7 @@ describe("an inbox against bad input", () => {
         const content of [null, undefined, 5, {}, [null], [{}], [{ type: "text" }], [{ type: "text", text: 5 }], cycle]
       ) {
         const exit = yield* Effect.exit(inbox.steer(content as never))
-        assert.match(String(exit), /a message of an inbox: /)
+        assert.match(String(exit), /the message for the inbox cannot be used: /)
       }
       const part = { type: "text" as const, text: "before" }
       const parts: Array<typeof part> = [part]

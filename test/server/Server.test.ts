@@ -387,7 +387,7 @@ describe("failures", () => {
       const message = { id: "u1", role: "user", parts: [{ type: "text", text: "Hi" }] }
       const { status, text: body } = yield* post(site, at, { id: "s1", trigger: "submit-message", messages: [message] })
       assert.strictEqual(status, 200)
-      assert.match(body, /"type":"error","errorText":"The connection to the model broke/)
+      assert.match(body, /"type":"error","errorText":"The connection to the model was lost/)
     }))
 })
 

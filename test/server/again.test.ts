@@ -180,7 +180,7 @@ describe("a page that asks again", () => {
             const chat = page(site, fetch)
             await chat.sendMessage({ text: "Look" })
             await settled(chat)
-            assert.match(chat.error?.message, /^The connection to the model broke/)
+            assert.match(chat.error?.message, /^The connection to the model was lost/)
             await ask(chat)
             await settled(chat)
             assert.match(chat.error?.message, /too many requests/)

@@ -511,7 +511,7 @@ describe("messages to the runs inside a session", () => {
       const submit = (options: object) =>
         Effect.map(Effect.exit(Session.submit("s", "no", { id: "m", ...options })), String)
       for (const to of ["", "/", "c0/", "run~c0", "%zz", 7, {}, null]) {
-        assert.match(yield* submit({ mode: "steer", to }), /to.*path of a call/, String(to))
+        assert.match(yield* submit({ mode: "steer", to }), /to.*call path/, String(to))
       }
       assert.match(yield* submit({ to: "c0" }), /mode must be "steer" or "follow" with to/)
       assert.match(yield* submit({ to: "c0", mode: "next" }), /mode must be "steer" or "follow" with to/)

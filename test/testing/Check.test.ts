@@ -316,7 +316,7 @@ const threads: { readonly [said: string]: ReadonlyArray<Message.Message> } = {
   "a call has no id": [Message.assistant("", [call("")])],
   "call \"a\" has the name \"\"": [Message.assistant("", [call("a", "")]), Message.tool("a", "")],
   "call \"a\" has the name \"read file\"": [Message.assistant("", [call("a", "read file")]), Message.tool("a", "")],
-  "messages[0].role: must be one of system, user, assistant, tool; got robot": [
+  "messages[0].role: must be one of system, user, assistant, tool; got: robot": [
     { ...Message.user("hi"), role: "robot" as "user" }
   ]
 }

@@ -40,7 +40,7 @@ export const isPath = (name: unknown): name is string => {
 }
 
 /** Option kind for call paths. */
-export const kind: Values.Kind = new Values.Kind("the path of a call, such as \"c0\" or \"c0/c1\"", isPath)
+export const kind: Values.Kind = new Values.Kind("a call path, such as \"c0\" or \"c0/c1\"", isPath)
 
 /** Returns the id of a call named alone, or `undefined` for a call in a nested run. */
 export const ownCall = (name: string): string | undefined => {

@@ -62,7 +62,7 @@ export const ofReply = (reply: Response.Response, marks: Marks = {}): ReadonlyAr
   ]
 }
 
-/** Returns the reply behind an assistant message, as far as the thread has its parts. */
+/** Rebuilds the reply of an assistant message, as far as the thread has its parts. */
 export const replyOf = (message: Message.Message): Response.Response => {
   const { content, finishReason = null, reasoning = [], toolCalls = [] } = message
   const parts = typeof content === "string" ? reasoning : [...reasoning, ...content]

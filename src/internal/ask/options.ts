@@ -222,7 +222,7 @@ export const runOptions = Values.nullable({
     >
   ),
   stepIndex: Values.whole,
-  approved: Values.listOf(Values.text, "ids of calls"),
+  approved: Values.listOf(Values.text, "call ids"),
   pending: Values.oneOf("deny"),
   takes: Values.text,
   maxAge: Values.duration,

@@ -415,14 +415,14 @@ const reasons: { readonly [Kind in Fault["kind"]]: (fault: Fault) => string } = 
     `the assistant message calls ${quoted(call?.name)} with id ${
       quoted(toolCallId)
     }, and no tool message answers it; ` +
-    "put Message.answer(id, result) behind it, or use Thread.repair, which answers it as cancelled",
+    "put Message.answer(id, result) after it, or use Thread.repair, which answers it as cancelled",
   orphan: ({ toolCallId }) =>
     `the tool message answers ${quoted(toolCallId)}, which the assistant message before it does not call; ` +
     "leave it out, or use Thread.repair, which drops it",
   repeated: ({ toolCallId }) =>
     `the tool message answers ${quoted(toolCallId)} a second time; leave it out, or use Thread.repair, which drops it`,
   late: ({ toolCallId }) =>
-    `the tool message answers ${quoted(toolCallId)} after other messages; put it right behind the assistant message ` +
+    `the tool message answers ${quoted(toolCallId)} after other messages; put it right after the assistant message ` +
     "that makes the call, or use Thread.repair, which moves it there"
 }
 
@@ -458,13 +458,13 @@ const repairOf = ({ index, kind, toolCallId }: Fault): Repair => {
     case "orphan":
       return { kind: "dropped", index, toolCallId, reason: "the answer had no call" }
     case "repeated":
-      return { kind: "dropped", index, toolCallId, reason: "the call had its answer already" }
+      return { kind: "dropped", index, toolCallId, reason: "the call already had its answer" }
     case "late":
-      return { kind: "moved", index, toolCallId, reason: "the answer stood behind other messages" }
+      return { kind: "moved", index, toolCallId, reason: "the answer came after other messages" }
   }
 }
 
-/** Returns the answers to add behind a message, by call. */
+/** Returns the answers to add after a message, by call. */
 const missing = (
   found: ReadonlyArray<Fault>,
   messages: ReadonlyArray<Message.Input>
@@ -477,7 +477,7 @@ const missing = (
   return answers
 }
 
-/** Returns the messages with exactly one answer right behind each call, and the repairs made. */
+/** Returns the messages with exactly one answer right after each call, and the repairs made. */
 export const repaired = (
   messages: ReadonlyArray<Message.Input>
 ): { readonly messages: ReadonlyArray<Message.Input>; readonly repairs: ReadonlyArray<Repair> } => {

@@ -492,9 +492,9 @@ const sentences: { readonly [code: string]: string } = {
   context_length_exceeded: "The conversation is too long for the model.",
   content_filter: "The model's provider refused the content.",
   timeout: "The model did not answer in time. Try again later.",
-  network_error: "The connection to the model broke. Try again.",
+  network_error: "The connection to the model was lost. Try again.",
   malformed_response: "The model's reply could not be read. Try again.",
-  unsupported_feature: "The model does not support what was asked of it."
+  unsupported_feature: "The model does not support a feature of the request."
 }
 
 /** Reads a member of any value. Reading may run foreign code, which may throw. */
@@ -529,7 +529,7 @@ const publicError = (error: unknown, runId: string | undefined): PublicError => 
   const code = codeOf(reason)
   return {
     code,
-    message: sentences[code] ?? "The run failed for a reason that this service has logged.",
+    message: sentences[code] ?? "The run failed. This service has logged the reason.",
     ...(runId === undefined ? {} : { id: runId })
   }
 }

@@ -179,7 +179,7 @@ const merged = (
 }
 
 /**
- * Places answers in the thread: in call order behind the message with the calls, or instead of a call's earlier answer.
+ * Places answers in the thread: in call order after the message with the calls, or instead of a call's earlier answer.
  * An answer without a call goes to the end.
  */
 export const placed = (thread: Thread, answers: Messages): Thread => {
@@ -210,7 +210,7 @@ export const endsWithQuestion = (thread: Thread, id: string | undefined): boolea
   return last?.askUser === true && last.toolCallId === id
 }
 
-/** Adds a question's answer: in place of the placeholder, or, behind a question asked in words, as a user message. */
+/** Adds a question's answer: in place of the placeholder or, after a question asked in words, as a user message. */
 const withAnswer = (thread: Thread, answer: Message.Message): Thread =>
   endsWithQuestion(thread, answer.toolCallId)
     ? appendedShared(thread, [{ role: "user", content: answer.content, metadata: Json.none }])
@@ -218,7 +218,7 @@ const withAnswer = (thread: Thread, answer: Message.Message): Thread =>
 
 /**
  * Adds a call's settlement for a reader, unless the thread already has it. A question asked in words keeps its place,
- * and its answer is the user message behind it.
+ * and its answer is the next user message.
  */
 export const withSettlement = (thread: Thread, answer: Message.Message): Thread => {
   const turn = turnOf(thread, answer.toolCallId)

@@ -74,7 +74,7 @@ interface Begun extends Scan {
   isWhole: boolean
   /** `true` once other text follows whole arguments. */
   isSpoiled: boolean
-  /** Text behind the whole arguments, as long as it is incomplete. */
+  /** Text after the whole arguments, as long as it is incomplete. */
   again: string
 }
 
@@ -139,7 +139,7 @@ const append = (call: Begun, fragment: string): string => {
   return own + repeat(call, fragment.slice(end))
 }
 
-/** Reads a fragment behind whole arguments. */
+/** Reads a fragment after whole arguments. */
 const repeat = (call: Begun, fragment: string): string => {
   const rest = unrepeated(call, fragment, (whole) => isRepeated(call, whole))
   if (!isBlank(rest)) spoil(call)
@@ -547,7 +547,7 @@ export class WireCalls {
   }
 
   /**
-   * Ends each call. Text behind whole arguments may belong to another call sent under the same number, so, unless the
+   * Ends each call. Text after whole arguments may belong to another call sent under the same number, so, unless the
    * reply was cut, a call without arguments counts as lost.
    */
   private endEach(ending: Ending, isCut: (call: Call) => boolean, out: Out): string | undefined {

@@ -66,7 +66,7 @@ export interface Note {
   readonly settled?: Amount
   readonly lost?: Amount
   readonly reserved?: Amount
-  /** Usage reported by the step's discarded replies, which the recorded reply's usage includes. */
+  /** Usage reported so far by the step's replies, which the recorded reply's usage includes. */
   readonly heard?: Heard
   /** Whole account so far, for a budget counting across a session's runs. */
   readonly session?: Amount

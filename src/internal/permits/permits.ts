@@ -32,7 +32,7 @@ interface Borrower {
   readonly isHeldUp: boolean
   /** Stops one call by its path. Returns `false` if the call is unknown or already answered. */
   readonly stopCall: (path: ReadonlyArray<string>, reason: string) => boolean
-  /** Returns the run's inbox or, behind a path, the inbox of a run inside one of its calls. */
+  /** Returns the run's inbox or, at the end of a path, the inbox of a run inside one of its calls. */
   readonly inboxAt: (path: ReadonlyArray<string>) => object | undefined
 }
 

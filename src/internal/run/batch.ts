@@ -787,7 +787,7 @@ export class Queue {
     return waiting
   }
 
-  /** Removes a call without a place. Calls behind it may start. */
+  /** Removes a call without a place. The next calls may start. */
   withdraw(index: number): void {
     this.admission = Admission.withdraw(this.admission, index)
     this.admit()

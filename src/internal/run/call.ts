@@ -218,7 +218,7 @@ export class Call<E> implements Task, Handler {
     fiber.addObserver((exit) => this.ended(exit))
   }
 
-  /** Notes the wait for a permit, and for the permits behind it. */
+  /** Notes the wait for a permit, and for the permits after it. */
   private beginWaiting(): void {
     const { permits } = this
     this.waiting = { wait: permits.wait, since: this.now }
