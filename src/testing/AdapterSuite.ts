@@ -61,8 +61,16 @@ const frame = (events: Events) =>
     const tags = events.map((event) => event._tag)
     yield* Conformance.equals("the first event", tags[0], "MessageStarted")
     yield* Conformance.equals("the last event", tags.at(-1), "MessageCompleted")
-    yield* Conformance.equals("how often a message started", tags.filter((tag) => tag === "MessageStarted").length, 1)
-    yield* Conformance.equals("how often a message ended", tags.filter((tag) => tag === "MessageCompleted").length, 1)
+    yield* Conformance.equals(
+      "number of MessageStarted events",
+      tags.filter((tag) => tag === "MessageStarted").length,
+      1
+    )
+    yield* Conformance.equals(
+      "number of MessageCompleted events",
+      tags.filter((tag) => tag === "MessageCompleted").length,
+      1
+    )
   })
 
 const adapterTags: ReadonlyArray<string> = Event.AdapterEvent.discriminants
@@ -88,7 +96,7 @@ const wholeText = (events: Events) =>
   Effect.gen(function*() {
     const texts = events.filter(isOf("TextCompleted"))
     const hasDeltas = events.some(isOf("TextDelta"))
-    yield* Conformance.equals("how often the text was completed", texts.length, hasDeltas ? 1 : 0)
+    yield* Conformance.equals("number of TextCompleted events", texts.length, hasDeltas ? 1 : 0)
     const expected = textOf(events)
     if (hasDeltas) yield* Conformance.equals("the completed text", texts[0]?.text, expected)
     const last = events.find(isOf("MessageCompleted"))
@@ -170,14 +178,14 @@ const reply = (request: Adapter.Request): Conformance.Suite<Adapter.Adapter> => 
   const of = (name: string, check: (events: Events) => Effect.Effect<unknown, unknown>) =>
     Conformance.make(name, Effect.flatMap(events, check))
   return [
-    of("frame: a reply starts with MessageStarted, ends with MessageCompleted, and has one of each", frame),
-    of("tags: an adapter emits the model's part and nothing else", onlyAdapterTags),
+    of("frame: a reply starts with its only MessageStarted and ends with its only MessageCompleted", frame),
+    of("tags: an adapter emits only adapter events", onlyAdapterTags),
     of("data: events are well formed and survive JSON", plainData),
-    of("text: the completed text and the message are the deltas joined", wholeText),
-    of("order: started, then fragments, then completed, for each call", ordered),
-    of("arguments: they are what the fragments say", wholeArguments),
-    of("arguments: a call without any fragment has none, in a reply that ended well", nothingMissing),
-    of("arguments: they nest 256 levels at most", shallow)
+    of("text: the completed text and the message's text equal the joined deltas", wholeText),
+    of("order: each call is started, then receives fragments, then is completed", ordered),
+    of("arguments: a call's arguments equal its joined fragments", wholeArguments),
+    of("arguments: in a whole reply, a call without fragments has no lost arguments", nothingMissing),
+    of("arguments: a call's arguments nest at most 256 levels deep", shallow)
   ]
 }
 
@@ -193,7 +201,7 @@ const connection = <R>(
       yield* Effect.scoped(Effect.flatMap(ask(request), Stream.toPull))
       yield* counted("connections of a stream that was never pulled", 0)
     }),
-    Cases.of("cold: each run of the same stream has a connection of its own", function*() {
+    Cases.of("cold: each run of the same stream opens its own connection", function*() {
       const stream = yield* ask(request)
       yield* Stream.runDrain(stream)
       yield* Stream.runDrain(stream)
@@ -204,10 +212,10 @@ const connection = <R>(
       Effect.andThen(Effect.flatMap(ask(request), Stream.runDrain), counted("connections after a drain", 1))
     ),
     Conformance.make(
-      "release: a reader that leaves after the first event closes the connection",
+      "release: a reader leaving after the first event closes the connection",
       Effect.andThen(Effect.flatMap(ask(request), Stream.runHead), counted("connections after one event", 1))
     ),
-    Cases.of("release: a reader that is interrupted closes the connection", function*() {
+    Cases.of("release: an interrupted reader closes the connection", function*() {
       const seen = yield* Deferred.make<void>()
       const reader = Stream.runForEach(
         yield* ask(request),

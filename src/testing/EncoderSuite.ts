@@ -80,13 +80,13 @@ export const contract: Conformance.Suite = [
     const backwards = yield* Effect.forEach(samples().toReversed(), encode)
     yield* Conformance.equals("a second run in another order", backwards.toReversed(), first)
   }),
-  Cases.of("a value is left as it is", function*() {
+  Cases.of("encoding does not change the value", function*() {
     const values = samples()
     yield* Effect.forEach(values, encode)
     yield* Conformance.equals("the values after encoding", values, samples())
   }),
   Conformance.make(
-    "what an error carries along is not written: its cause, its stack, a request, a response",
+    "an error's cause, stack, request and response are not written",
     Effect.suspend(() =>
       Effect.forEach(
         [new Carrier(carried()), Object.assign(new Error("no answer"), carried())],
@@ -96,7 +96,7 @@ export const contract: Conformance.Suite = [
       )
     )
   ),
-  Cases.of("nothing is encoded before the effect is run", function*() {
+  Cases.of("nothing is encoded before the effect runs", function*() {
     let reads = 0
     const value = {
       get x() {
@@ -156,10 +156,13 @@ const readable = (reason: unknown) =>
  */
 export const json: Conformance.Suite = [
   ...contract,
-  writes("a string stands as it is, byte for byte", () => [["", ""], ["a \"quoted\"\n→ text", "a \"quoted\"\n→ text"], [
-    "{}",
-    "{}"
-  ]]),
+  writes(
+    "a string is written unchanged, byte for byte",
+    () => [["", ""], ["a \"quoted\"\n→ text", "a \"quoted\"\n→ text"], [
+      "{}",
+      "{}"
+    ]]
+  ),
   writes("ok(x) is wrapped", () => [[Tool.ok({ x: 1 }), "{\"ok\":{\"x\":1}}"], [Tool.ok(null), "{\"ok\":null}"]]),
   writes("error(text) is wrapped", () => [[Tool.error("nope"), "{\"error\":\"nope\"}"]]),
   Conformance.make(
@@ -169,7 +172,7 @@ export const json: Conformance.Suite = [
     )
   ),
   Conformance.make(
-    "error(an error) shows its fields, and its message, or its name where it has none",
+    "error(an error) shows its fields and its message, or its name without a message",
     Effect.suspend(() =>
       Effect.forEach(
         [
@@ -195,7 +198,7 @@ export const json: Conformance.Suite = [
   ]]),
   writes("null, numbers and booleans are JSON", () => [[null, "null"], [42, "42"], [true, "true"]]),
   Conformance.make(
-    "a function, a symbol and a cycle have no text",
+    "a function, a symbol and a cycle are refused",
     Effect.suspend(() =>
       Effect.forEach(
         [() => 1, Symbol.for("x"), cyclic(), Tool.ok(() => 1)],

@@ -83,17 +83,17 @@ const defect = (handler: unknown): Effect.Effect<unknown, Conformance.Conformanc
   })
 
 const results: Conformance.Suite = [
-  yields("ok: what a handler succeeds with is its value", () => Effect.succeed({ x: 1 }), {
+  yields("ok: the success of a handler is the outcome's value", () => Effect.succeed({ x: 1 }), {
     _tag: "Ok",
     value: { x: 1 }
   }),
   yields("ok: null is a value", () => Effect.succeed(null), { _tag: "Ok", value: null }),
-  yields("error: what a handler reports passes as it is", () => Effect.fail("nope"), { _tag: "Error", error: "nope" }),
-  yields("error: null is a report", () => Effect.fail(null), { _tag: "Error", error: null }),
-  Cases.of("error: a reported exception is not wrapped", function*() {
+  yields("error: the error of a handler passes unchanged", () => Effect.fail("nope"), { _tag: "Error", error: "nope" }),
+  yields("error: null is an error", () => Effect.fail(null), { _tag: "Error", error: null }),
+  Cases.of("error: an exception as an error is not wrapped", function*() {
     const outcome = yield* execute(() => Effect.fail(reported))
     yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
-    yield* Conformance.holds("the error is the very one reported", field(outcome, "error") === reported)
+    yield* Conformance.holds("the error is the same object", field(outcome, "error") === reported)
   }),
   yields("ask-user: a question without options", () => Effect.succeed(Tool.askUser("Which city?")), {
     _tag: "AskUser",
@@ -113,20 +113,20 @@ const results: Conformance.Suite = [
 ]
 
 const crashes: Conformance.Suite = [
-  Cases.of("raise: an exception is handler_raised, with the exception as its cause", function*() {
+  Cases.of("raise: a thrown exception gives handler_raised, with the exception as the cause", function*() {
     const died = yield* toolError(yield* execute(() => Effect.die(boom)), "handler_raised")
-    yield* Conformance.holds("the cause is the very exception", died.cause === boom)
+    yield* Conformance.holds("the cause is the same exception", died.cause === boom)
     const thrown = execute(() => {
       throw boom
     })
     const error = yield* toolError(yield* thrown, "handler_raised")
     yield* Conformance.holds(
-      "the cause is the very exception, thrown before there was an Effect",
+      "the cause is the same exception, thrown before the handler returned an Effect",
       error.cause === boom
     )
   }),
   Conformance.make(
-    "rejection: what a promise of call.promise rejects with is reported, and no crash",
+    "rejection: a rejected promise of call.promise is an error of the handler, not a crash",
     Effect.forEach([
       () => Promise.reject(boom),
       () => {
@@ -137,19 +137,19 @@ const crashes: Conformance.Suite = [
         const outcome = yield* execute((_args, call) => call.promise(run))
         const error = field(outcome, "error")
         yield* Conformance.equals("_tag of the outcome", field(outcome, "_tag"), "Error")
-        yield* Conformance.holds("the error is no ToolError", !(error instanceof Tool.ToolError))
-        yield* Conformance.holds("its cause is the very rejection", field(error, "cause") === boom)
+        yield* Conformance.holds("the error is not a ToolError", !(error instanceof Tool.ToolError))
+        yield* Conformance.holds("the cause is the same rejection", field(error, "cause") === boom)
       }))
   ),
   Conformance.make(
-    "exit: a handler that ends by interruption of its own is handler_exit",
+    "exit: a handler interrupting itself gives handler_exit",
     Effect.flatMap(execute(() => Effect.interrupt), (outcome) => toolError(outcome, "handler_exit"))
   ),
-  Cases.of("throw: a thrown value that is no exception is handler_raised, and told apart from one", function*() {
+  Cases.of("throw: a thrown value other than an exception gives handler_raised, with a marked cause", function*() {
     const error = yield* toolError(yield* execute(() => Effect.die("x")), "handler_raised")
     yield* Conformance.equals("the cause", error.cause, { _tag: "Thrown", value: "x" })
   }),
-  Cases.of("invalid return: what is no Effect is refused", function*() {
+  Cases.of("invalid return: a return value other than an Effect is refused", function*() {
     const error = yield* toolError(yield* execute(() => 42), "invalid_return")
     yield* Conformance.equals("the cause", error.cause, 42)
   }),
@@ -163,15 +163,15 @@ const crashes: Conformance.Suite = [
     ], (outcome) =>
       Effect.gen(function*() {
         const error = yield* toolError(yield* execute(() => Effect.succeed(outcome)), "invalid_return")
-        yield* Conformance.holds("the cause is the value returned", error.cause === outcome)
+        yield* Conformance.holds("the cause is the returned value", error.cause === outcome)
       }))
   ),
   Conformance.make(
-    "no handler: not_found",
+    "no handler: a tool without a handler gives not_found",
     Effect.flatMap(execute(undefined), (outcome) => toolError(outcome, "not_found"))
   ),
   Cases.of(
-    "misuse: a handler of too many parameters, or one that is no function, is a defect of either kind",
+    "misuse: a handler with too many parameters, and a handler other than a function, are two different defects",
     function*() {
       const excess = yield* defect((_args: unknown, _call: unknown, _more: unknown) => Effect.void)
       const kind = yield* defect({ module: "m", function: "f" })
@@ -181,19 +181,19 @@ const crashes: Conformance.Suite = [
 ]
 
 const conduct: Conformance.Suite = [
-  Cases.of("context: the handler gets the arguments and the call context as they are", function*() {
+  Cases.of("context: the handler receives the arguments and the call context unchanged", function*() {
     const args = { n: 1 }
     const seen: Array<unknown> = []
     yield* execute((...given) => Effect.sync(() => seen.push(...given)), args)
-    yield* Conformance.equals("how much the handler got", seen.length, 2)
-    yield* Conformance.holds("the arguments are the very ones given", seen[0] === args)
-    yield* Conformance.holds("the call context is the very one given", seen[1] === callContext)
+    yield* Conformance.equals("number of handler arguments", seen.length, 2)
+    yield* Conformance.holds("the arguments are the same object", seen[0] === args)
+    yield* Conformance.holds("the call context is the same object", seen[1] === callContext)
   }),
-  Cases.of("services: the handler runs with the services of the caller", function*() {
+  Cases.of("services: the handler runs with the caller's services", function*() {
     const outcome = yield* execute(() => Greeting).pipe(Effect.provideService(Greeting, "hello"))
     yield* Conformance.equals("value of the outcome", field(outcome, "value"), "hello")
   }),
-  Cases.of("once: the handler is called when the execution is run, and not a second time after a failure", function*() {
+  Cases.of("once: running the execution calls the handler once, also after a failure", function*() {
     let calls = 0
     const execution = execute(() => {
       calls++
@@ -203,7 +203,7 @@ const conduct: Conformance.Suite = [
     yield* execution
     yield* Conformance.equals("calls after the run", calls, 1)
   }),
-  Cases.of("scope: what the handler opened is closed once, before its outcome is there", function*() {
+  Cases.of("scope: the handler's resources are closed once, before its outcome is returned", function*() {
     let closed = 0
     const close = Effect.sync(() => {
       closed++
@@ -214,7 +214,7 @@ const conduct: Conformance.Suite = [
     }))
     yield* Conformance.equals("finalizers after the caller's scope", closed, 1)
   }),
-  Cases.of("interruption: interrupting the caller interrupts the handler, and is no outcome", function*() {
+  Cases.of("interruption: interrupting the caller interrupts the handler, and gives no outcome", function*() {
     const started = yield* Deferred.make<void>()
     let stopped = 0
     const handler = () =>

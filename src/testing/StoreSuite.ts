@@ -47,11 +47,11 @@ const of = (
 const read = (store: Journal.Service, id: string, after?: number) => Stream.runCollect(store.read(id, after))
 
 const versions: Conformance.Suite<Session.Store> = [
-  of("a session that was never written is at version 0 and has no records", function*(store, id) {
+  of("an unwritten session is at version 0 and has no records", function*(store, id) {
     yield* Conformance.equals("version", yield* store.version(id), 0)
     yield* Conformance.equals("records", yield* read(store, id), [])
   }),
-  of("append gives the number of records, and read gives them in order, numbered from 1", function*(store, id) {
+  of("append returns the version, and read returns the records in order, numbered from 1", function*(store, id) {
     yield* Conformance.equals("the first version", yield* store.append(id, 0, [said("a"), said("b")]), 2)
     yield* Conformance.equals("the next version", yield* store.append(id, 2, [said("c")]), 3)
     yield* Conformance.equals("version", yield* store.version(id), 3)
@@ -59,12 +59,12 @@ const versions: Conformance.Suite<Session.Store> = [
     yield* Conformance.equals("the versions", entries.map((entry) => entry.version), [1, 2, 3])
     yield* Conformance.equals("the records", texts(entries), ["a", "b", "c"])
   }),
-  of("read begins behind the version it is given", function*(store, id) {
+  of("read begins after the given version", function*(store, id) {
     yield* store.append(id, 0, [said("a"), said("b"), said("c")])
     yield* Conformance.equals("behind 1", texts(yield* read(store, id, 1)), ["b", "c"])
     yield* Conformance.equals("behind the last", yield* read(store, id, 3), [])
   }),
-  of("sessions do not see each other, whatever their ids are", function*(store, id) {
+  of("sessions are separate, whatever their ids", function*(store, id) {
     const ids = [`${id}`, `${id} `, `${id}'; --`, `${id}/../%`, `__proto__${id}`, `${id}ä😀`]
     yield* Effect.forEach(ids, (id) => store.append(id, 0, [said(id)]))
     for (const id of ids) yield* Conformance.equals(id, texts(yield* read(store, id)), [id])
@@ -72,30 +72,33 @@ const versions: Conformance.Suite<Session.Store> = [
 ]
 
 const conflicts: Conformance.Suite<Session.Store> = [
-  of("append at another version is a SessionConflict that names both, and appends nothing", function*(store, id) {
-    yield* store.append(id, 0, [said("a")])
-    for (const expected of [0, 2, -1]) {
-      const found = conflict(yield* Effect.exit(store.append(id, expected, [said("x"), said("y")])))
-      yield* Conformance.equals("the conflict", [found?.id, found?.expected, found?.actual], [id, expected, 1])
+  of(
+    "append at another version fails with a SessionConflict naming both versions, and appends nothing",
+    function*(store, id) {
+      yield* store.append(id, 0, [said("a")])
+      for (const expected of [0, 2, -1]) {
+        const found = conflict(yield* Effect.exit(store.append(id, expected, [said("x"), said("y")])))
+        yield* Conformance.equals("the conflict", [found?.id, found?.expected, found?.actual], [id, expected, 1])
+      }
+      yield* Conformance.equals("the records", texts(yield* read(store, id)), ["a"])
     }
-    yield* Conformance.equals("the records", texts(yield* read(store, id)), ["a"])
-  }),
-  of("of writers at one version exactly one wins, and its records stand together", function*(store, id) {
+  ),
+  of("of several writers at one version exactly one wins, and its records are adjacent", function*(store, id) {
     const writers = Array.from({ length: 8 }, (_, writer) => [said(`${writer}a`), said(`${writer}b`)] as Appended)
     const exits = yield* Effect.forEach(writers, (records) => Effect.exit(store.append(id, 0, records)), {
       concurrency: "unbounded"
     })
     const winners = exits.flatMap((exit, writer) => Exit.isSuccess(exit) ? [writer] : [])
-    yield* Conformance.equals("how many won", winners.length, 1)
+    yield* Conformance.equals("number of winners", winners.length, 1)
     yield* Conformance.equals(
-      "how many had a conflict",
+      "number of conflicts",
       exits.filter((exit) => conflict(exit) !== undefined).length,
       7
     )
     const [winner] = winners
     yield* Conformance.equals("the records", texts(yield* read(store, id)), [`${winner}a`, `${winner}b`])
   }),
-  of("writers that read again after a conflict all get in, whole, and nothing is lost", function*(store, id) {
+  of("writers retrying after a conflict all succeed, with adjacent records and no loss", function*(store, id) {
     const append = (name: string): Effect.Effect<number, unknown> =>
       Effect.flatMap(
         store.version(id),
@@ -110,7 +113,7 @@ const conflicts: Conformance.Suite<Session.Store> = [
       names.flatMap((name) => [`${name}a`, `${name}b`]).toSorted()
     )
     const torn = found.filter((text, index) => text.endsWith("a") && found[index + 1] !== `${text.slice(0, -1)}b`)
-    yield* Conformance.equals("records that do not stand with their like", torn, [])
+    yield* Conformance.equals("records separated from their append", torn, [])
   })
 ]
 
@@ -177,20 +180,20 @@ const everyKind: Appended = [
 ]
 
 const contents: Conformance.Suite<Session.Store> = [
-  of("every kind of record comes back as it went in", function*(store, id) {
+  of("every kind of record is read as written", function*(store, id) {
     yield* store.append(id, 0, everyKind)
     const entries = yield* read(store, id)
     for (const [index, record] of everyKind.entries()) {
       yield* Conformance.equals(record._tag, entries[index]?.record, record)
     }
   }),
-  of("what was never meant to be JSON is kept as readable data", function*(store, id) {
+  of("a value other than JSON is kept as readable data", function*(store, id) {
     yield* store.append(id, 0, [{ _tag: "RunEnded", requestId: "r", metadata: { error: new Error("kaboom") } }])
     const [entry] = yield* read(store, id)
     const kept = entry?.record._tag === "RunEnded" ? entry.record.metadata : undefined
     yield* Conformance.equals("the metadata", kept, { error: { name: "Error", message: "kaboom" } })
   }),
-  of("a list with holes is kept as JSON has it, with nulls", function*(store, id) {
+  of("a list with holes is kept with nulls, as in JSON", function*(store, id) {
     const value: Array<number> = []
     value[2] = 1
     yield* store.append(id, 0, [{ _tag: "CallSettled", id: "c0", answer: { _tag: "Value", value } }])
@@ -204,7 +207,7 @@ const contents: Conformance.Suite<Session.Store> = [
     yield* Conformance.holds("the text is the same", texts(yield* read(store, id))[0] === long)
   }),
   of(
-    "a record that is larger than the bound is refused by name, and nothing of its append is written",
+    "a record over the size limit is refused by name, and its append writes nothing",
     function*(store, id) {
       const ended: Journal.Record = {
         _tag: "CallEnded",
@@ -228,7 +231,7 @@ const contents: Conformance.Suite<Session.Store> = [
       yield* store.append(id, 1, [ended])
     }
   ),
-  of("a long journal is read whole, and left early without harm", function*(store, id) {
+  of("a long journal is read whole, and leaving the read early is safe", function*(store, id) {
     const count = 1000
     const names = Array.from({ length: count }, (_, index) => `${index}`)
     yield* store.append(id, 0, names.map(said) as unknown as Appended)
@@ -303,7 +306,7 @@ const listed = (store: Journal.Service, prefix: string) =>
 const leaving = (next: Journal.Next): Journal.AppendOptions => ({ summary: { next, status: "idle" } })
 
 const lists: Conformance.Suite<Session.Store> = [
-  of("a session has work left where the summary of its last append says so", function*(store, id) {
+  of("a session has work left if the summary of its last append says so", function*(store, id) {
     const after = (expected: number, records: Appended, options: Journal.AppendOptions, left: boolean) =>
       Effect.gen(function*() {
         yield* store.append(id, expected, records, options)
@@ -325,7 +328,7 @@ const lists: Conformance.Suite<Session.Store> = [
     yield* store.append(id, 0, [opened(id), submitted])
     yield* Conformance.equals("work left", yield* isUnfinished(store, id), true)
   }),
-  of("the summary of a session is listed, with since when that is left to do", function*(store, id) {
+  of("a session is listed with its summary, and with the time since when its work is left", function*(store, id) {
     const resuming = (resumptions: number) => ({ summary: { next: "resume", status: "idle", resumptions } as const })
     yield* store.append(id, 0, [opened(id)], resuming(0))
     const [first] = yield* listed(store, id)
@@ -344,7 +347,7 @@ const lists: Conformance.Suite<Session.Store> = [
     ])
     yield* Conformance.holds("since when", (third?.since ?? 0) > (first?.since ?? 0))
   }),
-  of("a message behind work that is left changes neither that nor since when", function*(store, id) {
+  of("a message after work left changes neither the work nor its time", function*(store, id) {
     for (const next of ["reply", "continue", "resume", "wait"] as const) {
       const key = `${id}/${next}`
       yield* store.append(key, 0, [opened(key)], leaving(next))
@@ -355,7 +358,7 @@ const lists: Conformance.Suite<Session.Store> = [
       yield* Conformance.equals(`behind ${next}`, after, before.map((one) => ({ ...one, version: 2 })))
     }
   }),
-  of("each field of a summary is listed as the last append gave it, in the first append too", function*(store, id) {
+  of("each summary field is listed as given by the last append, also by the first append", function*(store, id) {
     const listedAs = (id: string) =>
       Effect.map(listed(store, id), ([found]) => {
         if (found === undefined) return undefined
@@ -410,7 +413,7 @@ const lists: Conformance.Suite<Session.Store> = [
     yield* store.append(id, version, [said("on")])
     yield* Conformance.equals("the summary behind other records", yield* listedAs(id), { ...idle, next: "reply" })
   }),
-  of("list and count have the sessions of a status alone, each by its last summary", function*(store, id) {
+  of("list and count with a status return only its sessions, each by its last summary", function*(store, id) {
     const statuses = ["idle", "awaiting_user", "awaiting_tools", "completed", "stopped", "error"] as const
     yield* Effect.forEach(
       statuses,
@@ -438,7 +441,7 @@ const lists: Conformance.Suite<Session.Store> = [
     yield* store.append(`${prefix}😀`, 0, [opened(id)], leaving("nothing"))
     yield* Conformance.equals("those of half a character", (yield* store.count({ prefix: `${prefix}\ud83d` })).idle, 1)
   }),
-  of("the sessions of a prefix are those of no other, at each edge of Unicode", function*(store, id) {
+  of("a prefix lists only its own sessions, at each edge of Unicode", function*(store, id) {
     const edges = ["\u007f", "\u0080", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\u{10000}", "\u{10ffff}"]
     const prefixes = edges.map((edge) => `${id}/${edge}`)
     yield* Effect.forEach(prefixes, (prefix) => store.append(`${prefix}a`, 0, [opened(id)], leaving("nothing")))
@@ -448,7 +451,7 @@ const lists: Conformance.Suite<Session.Store> = [
       yield* Conformance.equals(`the count of edge ${index}`, (yield* store.count({ prefix })).idle, 1)
     }
   }),
-  of("an append that is repeated under its name adds nothing, also behind a command", function*(store, id) {
+  of("an append repeated under its name adds nothing, also after a command", function*(store, id) {
     const once = store.append(id, 0, [opened(id), said("a")], { name: "n1" })
     yield* Conformance.equals("the version", [yield* once, yield* once], [2, 2])
     yield* store.append(id, 2, [submitted])
@@ -458,7 +461,7 @@ const lists: Conformance.Suite<Session.Store> = [
     const found = conflict(yield* Effect.exit(once))
     yield* Conformance.equals("the conflict of an earlier name", found?.actual, 4)
   }),
-  of("list has each session once, and only those whose ids begin with the prefix", function*(store, id) {
+  of("list returns each session once, and only ids with the prefix", function*(store, id) {
     const ids = [`${id}/1`, `${id}/2`, `${id}/ä😀`, `${id}/`]
     yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), said("a")]))
     yield* store.append(`${id}x`, 0, [said("a")])
@@ -474,7 +477,7 @@ const lists: Conformance.Suite<Session.Store> = [
     const all = yield* Stream.runCollect(store.list())
     yield* Conformance.equals("how many of all", all.filter((one) => one.id.startsWith(id)).length, 5)
   }),
-  of("ids that differ only in case are different sessions, with claims of their own", function*(store, id) {
+  of("ids differing only in case are different sessions, each with its own claim", function*(store, id) {
     const [lower, upper] = [`${id}/case`, `${id}/CASE`]
     yield* Conformance.equals("the first version of one", yield* store.append(lower, 0, [said("a")]), 1)
     yield* Conformance.equals("that of the other", yield* store.append(upper, 0, [said("b")]), 1)
@@ -492,7 +495,7 @@ const lists: Conformance.Suite<Session.Store> = [
 ]
 
 const removals: Conformance.Suite<Session.Store> = [
-  of("truncate removes what stands before a snapshot, and reading begins with the snapshot", function*(store, id) {
+  of("truncate removes the records before a snapshot, and reading begins with the snapshot", function*(store, id) {
     const records: Appended = [opened(id), said("a"), said("b"), opened(id), said("c")]
     yield* store.append(id, 0, records)
     yield* store.truncate(id, 4)
@@ -511,7 +514,7 @@ const removals: Conformance.Suite<Session.Store> = [
     const found = conflict(yield* Effect.exit(store.append(id, 1, [said("x")])))
     yield* Conformance.equals("the conflict", [found?.expected, found?.actual], [1, 7])
   }),
-  of("truncate before anything but a snapshot dies, and removes nothing", function*(store, id) {
+  of("truncate before a record other than a snapshot dies, and removes nothing", function*(store, id) {
     yield* store.append(id, 0, [opened(id), said("a"), said("b")])
     for (const before of [2, 3, 4]) {
       const exit = yield* Effect.exit(store.truncate(id, before))
@@ -519,7 +522,7 @@ const removals: Conformance.Suite<Session.Store> = [
     }
     yield* Conformance.equals("the records", texts(yield* read(store, id)), ["Opened", "a", "b"])
   }),
-  of("a journal that is truncated or deleted while it is read is not damaged", function*(store, id) {
+  of("truncating or deleting a journal during a read damages nothing", function*(store, id) {
     const count = 1000
     const names = Array.from({ length: count }, (_, index) => `${index}`)
     for (const removal of ["truncated", "deleted"]) {
@@ -547,7 +550,7 @@ const removals: Conformance.Suite<Session.Store> = [
       yield* Conformance.holds(`${removal}: nothing is left out`, isWhole || removal === "deleted")
     }
   }),
-  of("delete leaves nothing of a session, which can begin anew", function*(store, id) {
+  of("delete removes a session entirely, and its id can begin anew", function*(store, id) {
     const other = `${id}-other`
     yield* store.append(id, 0, [opened(id), said("a"), submitted])
     yield* store.append(other, 0, [said("b")])
@@ -584,7 +587,7 @@ const claimAll = (store: Journal.Service, owner: string) =>
   })
 
 const claims: Conformance.Suite<Session.Store> = [
-  of("a claim is its owner's until it is released, and others see whose it is", function*(store, id) {
+  of("a claim belongs to its owner until released, and others see the owner", function*(store, id) {
     const claim = yield* store.claim(id, "first", long)
     yield* Conformance.equals("the owner", claim.owner, "first")
     yield* Conformance.equals("what another one gets", yield* store.claim(id, "second", 2 * long), claim)
@@ -594,13 +597,13 @@ const claims: Conformance.Suite<Session.Store> = [
     yield* store.release(id, "first")
     yield* Conformance.equals("after the release", (yield* store.claim(id, "second", long)).owner, "second")
   }),
-  of("of owners that claim at once exactly one wins, and all see the same one", function*(store, id) {
+  of("of several owners claiming at once exactly one wins, and all see the winner", function*(store, id) {
     const owners = Array.from({ length: 8 }, (_, index) => `owner ${index}`)
     const found = yield* Effect.forEach(owners, (owner) => store.claim(id, owner, long), {
       concurrency: "unbounded"
     })
     const winners = new Set(found.map(({ owner }) => owner))
-    yield* Conformance.equals("how many won", winners.size, 1)
+    yield* Conformance.equals("number of winners", winners.size, 1)
     yield* Conformance.holds("the winner is one of them", owners.some((owner) => winners.has(owner)))
   }),
   of("a claim ends after its term unless it is renewed", function*(store, id) {
@@ -614,29 +617,32 @@ const claims: Conformance.Suite<Session.Store> = [
     const later = yield* store.claim(id, "second", 2 * long)
     yield* Conformance.holds("a renewal moves the end", later.until > renewed.until)
   }),
-  of("renew moves the end of the owner's claim, also after its end, and never takes one", function*(store, id) {
-    const untilOf = Effect.map(store.claimOf(id), (claim) => claim?.until ?? 0)
-    yield* Conformance.equals("without a claim", yield* store.renew(id, "first", long), false)
-    yield* Conformance.equals("the claim it does not take", yield* store.claimOf(id), undefined)
-    const { until } = yield* store.claim(id, "first", long)
-    yield* Conformance.equals("its own claim", yield* store.renew(id, "first", 2 * long), true)
-    const later = yield* untilOf
-    yield* Conformance.holds("a later end", later > until)
-    yield* Conformance.equals("a claim of another owner", yield* store.renew(id, "second", 9 * long), false)
-    const claim = { owner: "first", until: later }
-    yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
-    yield* Conformance.equals("a shorter term", yield* store.renew(id, "first", 20), true)
-    yield* pass(40)
-    yield* Conformance.equals("after its end", yield* store.renew(id, "first", long), true)
-    yield* Conformance.equals("the owner", (yield* store.claim(id, "second", long)).owner, "first")
-    yield* Conformance.equals("to its end", yield* store.renew(id, "first", 20), true)
-    yield* pass(40)
-    yield* store.claim(id, "second", long)
-    yield* Conformance.equals("a claim that was taken", yield* store.renew(id, "first", long), false)
-    yield* store.release(id, "second")
-    yield* Conformance.equals("a claim that was released", yield* store.renew(id, "second", long), false)
-  }),
-  of("claimOf gives the claim of a session, ended or not, and changes nothing", function*(store, id) {
+  of(
+    "renew moves the end of the owner's claim, also after its end, and never takes a claim",
+    function*(store, id) {
+      const untilOf = Effect.map(store.claimOf(id), (claim) => claim?.until ?? 0)
+      yield* Conformance.equals("without a claim", yield* store.renew(id, "first", long), false)
+      yield* Conformance.equals("the claim it does not take", yield* store.claimOf(id), undefined)
+      const { until } = yield* store.claim(id, "first", long)
+      yield* Conformance.equals("its own claim", yield* store.renew(id, "first", 2 * long), true)
+      const later = yield* untilOf
+      yield* Conformance.holds("a later end", later > until)
+      yield* Conformance.equals("a claim of another owner", yield* store.renew(id, "second", 9 * long), false)
+      const claim = { owner: "first", until: later }
+      yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
+      yield* Conformance.equals("a shorter term", yield* store.renew(id, "first", 20), true)
+      yield* pass(40)
+      yield* Conformance.equals("after its end", yield* store.renew(id, "first", long), true)
+      yield* Conformance.equals("the owner", (yield* store.claim(id, "second", long)).owner, "first")
+      yield* Conformance.equals("to its end", yield* store.renew(id, "first", 20), true)
+      yield* pass(40)
+      yield* store.claim(id, "second", long)
+      yield* Conformance.equals("a claim that was taken", yield* store.renew(id, "first", long), false)
+      yield* store.release(id, "second")
+      yield* Conformance.equals("a claim that was released", yield* store.renew(id, "second", long), false)
+    }
+  ),
+  of("claimOf returns a session's claim, ended or not, and changes nothing", function*(store, id) {
     yield* Conformance.equals("without a claim", yield* store.claimOf(id), undefined)
     const claim = yield* store.claim(id, "first", 20)
     yield* Conformance.equals("the claim", yield* store.claimOf(id), claim)
@@ -648,7 +654,7 @@ const claims: Conformance.Suite<Session.Store> = [
     yield* store.release(id, "second")
     yield* Conformance.equals("after the release", yield* store.claimOf(id), undefined)
   }),
-  of("list has the claim of each session that has not ended", function*(store, id) {
+  of("list returns each session's claim unless the claim has ended", function*(store, id) {
     const [claimed, ended, free] = [`${id}-claimed`, `${id}-ended`, `${id}-free`]
     yield* Effect.forEach([claimed, ended, free], (id) => store.append(id, 0, [opened(id)]))
     yield* store.claim(`${id}-new`, "first", long)
@@ -662,7 +668,7 @@ const claims: Conformance.Suite<Session.Store> = [
       { id: free, claim: undefined }
     ])
   }),
-  of("claimUnfinished gives what has work left and no owner, up to a limit", function*(store, id) {
+  of("claimUnfinished returns sessions with work left and no owner, up to a limit", function*(store, id) {
     const name = (what: string) => `${id}-${what}`
     const free = [name("ended"), name("free"), name("new")]
     const others = [name("claimed"), name("done")]
@@ -678,7 +684,7 @@ const claims: Conformance.Suite<Session.Store> = [
     }
   }),
   of(
-    "a session that waits is unfinished once its first suspension has expired by the clock of the store",
+    "a waiting session is unfinished once its first suspension has expired by the store's clock",
     function*(store, id) {
       const [early, late, open] = [`${id}-early`, `${id}-late`, `${id}-open`]
       const { until } = yield* store.claim(id, "first", 40)
@@ -694,7 +700,7 @@ const claims: Conformance.Suite<Session.Store> = [
       yield* Conformance.equals("claimed", own(yield* claimAll(store, "second")), [early])
     }
   ),
-  of("owners that call claimUnfinished at once get each session once", function*(store, id) {
+  of("owners calling claimUnfinished at once get each session once", function*(store, id) {
     const ids = Array.from({ length: 12 }, (_, index) => `${id}-${String(index).padStart(2, "0")}`)
     yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
     const found = yield* Effect.forEach(["a", "b", "c", "d"], (owner) => claimAll(store, owner), {
@@ -705,7 +711,7 @@ const claims: Conformance.Suite<Session.Store> = [
     const mine = [...found.flat(), ...rest].filter((one) => ids.includes(one))
     yield* Conformance.equals("the sessions", mine.toSorted(), ids)
   }),
-  of("claimUnfinished gives every session in turn, also where none is ever finished", function*(store, id) {
+  of("claimUnfinished returns every session in turn, even if no session is ever finished", function*(store, id) {
     const ids = ["a", "b", "c"].map((name) => `${id}-${name}`)
     yield* Effect.forEach(ids, (id) => store.append(id, 0, [opened(id), submitted]))
     const count = (yield* Stream.runCollect(store.unfinished)).length

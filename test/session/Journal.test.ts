@@ -251,44 +251,44 @@ describe("the suite", () => {
             return version
           })
       })),
-      "all get in, whole"
+      "all succeed, with adjacent records"
     ],
     "one journal for all": [
       broken((store) => ({
         append: (_id, expected, records, options) => store.append("all", expected, records, options),
         read: (_id, after) => store.read("all", after)
       })),
-      "sessions do not see each other"
+      "sessions are separate"
     ],
     "a page too few": [
       broken((store) => ({ read: (id, after) => Stream.take(store.read(id, after), 128) })),
       "read whole"
     ],
-    "reading from the start": [broken((store) => ({ read: (id) => store.read(id) })), "behind the version"],
+    "reading from the start": [broken((store) => ({ read: (id) => store.read(id) })), "after the given version"],
     "work that is never done": [
       broken((store) => ({ unfinished: Stream.map(store.list(), (listed) => listed.id) })),
-      "where the summary of its last append says so"
+      "if the summary of its last append says so"
     ],
     "appends without their names": [
       broken((store) => ({
         append: (id, expected, records, { summary } = {}) =>
           store.append(id, expected, records, summary === undefined ? {} : { summary })
       })),
-      "an append that is repeated under its name adds nothing"
+      "an append repeated under its name adds nothing"
     ],
     "names that are forgotten behind a command": [
       broken((store) => ({
         append: (id, expected, records, options) =>
           store.append(id, expected, records, { name: `${id} ${expected}`, ...options })
       })),
-      "an append that is repeated under its name adds nothing"
+      "an append repeated under its name adds nothing"
     ],
     "summaries that are lost": [
       broken((store) => ({
         append: (id, expected, records, { name } = {}) =>
           store.append(id, expected, records, name === undefined ? {} : { name })
       })),
-      "where the summary of its last append says so"
+      "if the summary of its last append says so"
     ],
     "a message that is not found": [
       broken((store) => ({
@@ -301,11 +301,11 @@ describe("the suite", () => {
       broken((store) => ({
         list: (options) => Stream.map(store.list(options), (listed) => Struct.omit(listed, ["lastLine"]))
       })),
-      "each field of a summary"
+      "each summary field"
     ],
     "a list of every status": [
       broken((store) => ({ list: ({ prefix = "" } = {}) => store.list({ prefix }) })),
-      "of a status alone"
+      "with a status return only its sessions"
     ],
     "counts of a status that was": [
       broken((store) => {
@@ -322,15 +322,15 @@ describe("the suite", () => {
             )
         }
       }),
-      "of a status alone"
+      "with a status return only its sessions"
     ],
     "a time that begins anew with each append": [
       broken((store) => ({
         list: (options) => Stream.map(store.list(options), (listed) => ({ ...listed, since: listed.version }))
       })),
-      "with since when that is left to do"
+      "since when its work is left"
     ],
-    "a list of everything": [broken((store) => ({ list: () => store.list() })), "only those whose ids begin"],
+    "a list of everything": [broken((store) => ({ list: () => store.list() })), "only ids with the prefix"],
     "nothing removed": [broken(() => ({ truncate: () => Effect.void })), "begins with the snapshot"],
     "a truncation that does not look for a snapshot": [
       broken(() => ({ truncate: () => Effect.void })),
@@ -343,7 +343,7 @@ describe("the suite", () => {
           claim: (id, owner, term) => store.claim(id, claims.get(id) ?? (claims.set(id, owner), owner), term)
         }
       }),
-      "leaves nothing of a session"
+      "removes a session entirely"
     ],
     "a claim for every owner": [
       broken(() => ({ claim: (_id, owner, term) => Effect.succeed({ owner, until: term }) })),
@@ -357,13 +357,13 @@ describe("the suite", () => {
       broken((store) => ({
         release: (id) => Effect.flatMap(store.claim(id, "", 0), ({ owner }) => store.release(id, owner))
       })),
-      "others see whose it is"
+      "others see the owner"
     ],
     "renewals that take a free claim": [
       broken((store) => ({
         renew: (id, owner, term) => Effect.map(store.claim(id, owner, term), (claim) => claim.owner === owner)
       })),
-      "never takes one"
+      "never takes a claim"
     ],
     "renewals that do nothing": [
       broken((store) => ({ renew: (id, owner) => Effect.map(store.claimOf(id), (claim) => claim?.owner === owner) })),
@@ -393,7 +393,7 @@ describe("the suite", () => {
     ],
     "a list without claims": [
       broken((store) => ({ list: (options) => Stream.map(store.list(options), Struct.omit(["claim"])) })),
-      "list has the claim"
+      "list returns each session's claim"
     ],
     "a list with claims that have ended": [
       broken((store) => ({
@@ -404,7 +404,7 @@ describe("the suite", () => {
               Effect.map(store.claimOf(listed.id), (claim) => claim === undefined ? listed : { ...listed, claim })
           )
       })),
-      "list has the claim"
+      "list returns each session's claim"
     ],
     "unfinished sessions for every owner": [
       broken((store) => ({
@@ -451,18 +451,18 @@ describe("the suite", () => {
         read: (id, after) => store.read(id.toLowerCase(), after),
         version: (id) => store.version(id.toLowerCase())
       })),
-      "differ only in case"
+      "differing only in case"
     ],
     "prefixes that ignore case (N-41)": [
       broken((store) => ({
         list: ({ prefix = "" } = {}) =>
           Stream.filter(store.list(), ({ id }) => id.toLowerCase().startsWith(prefix.toLowerCase()))
       })),
-      "differ only in case"
+      "differing only in case"
     ],
     "claims that ignore case (N-41)": [
       broken((store) => ({ claim: (id, owner, term) => store.claim(id.toLowerCase(), owner, term) })),
-      "differ only in case"
+      "differing only in case"
     ],
     "the same unfinished sessions first": [
       broken((store) => ({
@@ -472,7 +472,7 @@ describe("the suite", () => {
             (id) => Effect.map(store.claim(id, owner, term), (claim) => claim.owner === owner)
           ))
       })),
-      "gives every session in turn"
+      "returns every session in turn"
     ]
   }
 

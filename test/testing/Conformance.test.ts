@@ -119,12 +119,15 @@ describe("ExecutorSuite", () => {
     )
 
   const mutants: ReadonlyArray<readonly [string, Execute]> = [
-    ["ok: what", mapped((outcome) => outcome._tag === "Ok" ? { _tag: "Ok", value: [outcome.value] } : outcome)],
+    ["ok: the success", mapped((outcome) => outcome._tag === "Ok" ? { _tag: "Ok", value: [outcome.value] } : outcome)],
     ["ok: null", mapped((outcome) => outcome._tag === "Ok" ? { _tag: "Ok", value: outcome.value ?? {} } : outcome)],
-    ["error: what", mapped((outcome) => outcome._tag === "Error" ? { _tag: "Ok", value: outcome.error } : outcome)],
+    [
+      "error: the error",
+      mapped((outcome) => outcome._tag === "Error" ? { _tag: "Ok", value: outcome.error } : outcome)
+    ],
     ["error: null", mapped((outcome) => outcome._tag === "Error" && !outcome.error ? wrap(null) : outcome)],
     [
-      "error: a reported",
+      "error: an exception",
       mapped((outcome) =>
         outcome._tag === "Error" && !(outcome.error instanceof Tool.ToolError)
           ? { _tag: "Error", error: wrap(outcome.error) }
@@ -165,7 +168,7 @@ describe("ExecutorSuite", () => {
       "throw",
       withError((error) => (error.cause as any)?._tag === "Thrown" ? wrap((error.cause as any).value) : error)
     ],
-    ["invalid return: what", remade("invalid_return", "handler_raised")],
+    ["invalid return: a return", remade("invalid_return", "handler_raised")],
     [
       "invalid return: a malformed",
       (tool, args, call) =>
@@ -238,7 +241,7 @@ describe("EncoderSuite", () => {
     ["every", (value) => value === true ? Effect.fail("no") : json(value)],
     ["the same", (value) => Effect.map(json(value), (text) => `${text} ${runs++}`)],
     [
-      "a value",
+      "encoding does",
       (value) =>
         Effect.tap(json(value), () =>
           Effect.sync(() => {
@@ -252,7 +255,7 @@ describe("EncoderSuite", () => {
     ["error(text)", (value) => Effect.map(json(value), (text) => text === "{\"error\":\"nope\"}" ? "nope" : text)],
     ["error(anything", (value) => Effect.map(json(value), (text) => text.startsWith("{\"error\":") ? "{}" : text)],
     [
-      "what an error",
+      "an error's",
       (value) =>
         Effect.map(json(value), (text) => {
           const { error } = (value ?? {}) as { readonly error?: { readonly cause?: unknown } }
@@ -403,11 +406,11 @@ describe("AdapterSuite", () => {
     ["arguments", says(started, ...call([], { arguments: {} }), ended(""))],
     ["arguments", says(started, ...call([], { arguments: {}, rawArguments: "{" }), ended(""))],
     [
-      "arguments: a call without any fragment",
+      "arguments: in a whole reply",
       says(started, ...call([], { arguments: {}, rawArguments: "", argumentsLost: "missing_fragments" }), ended(""))
     ],
     [
-      "arguments: they nest 256 levels at most",
+      "arguments: a call's arguments nest at most 256 levels deep",
       says(started, ...call([], { arguments: nested(257), rawArguments: JSON.stringify(nested(257)) }), ended(""))
     ],
     ["cold: nothing", (count) => {
@@ -433,7 +436,7 @@ describe("AdapterSuite", () => {
       }
     }],
     ["release: a drained", around((stream, count) => Stream.onEnd(stream, Effect.sync(() => count.closed++)))],
-    ["release: a reader that leaves", (count) => ({
+    ["release: a reader leaving", (count) => ({
       stream: () =>
         Stream.fromArray([started, ...spoken, ended("ab")]).pipe(
           Stream.rechunk(1),
@@ -441,7 +444,7 @@ describe("AdapterSuite", () => {
           Stream.onEnd(Effect.sync(() => count.closed++))
         )
     })],
-    ["release: a reader that is interrupted", (count) => ({
+    ["release: an interrupted reader", (count) => ({
       stream: () =>
         Stream.unwrap(Effect.as(
           Effect.acquireRelease(Effect.sync(() => count.opened++), (_, exit) =>
