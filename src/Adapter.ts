@@ -302,7 +302,7 @@ export const named = <const Layers extends { readonly [name: string]: Layer.Laye
 }
 
 /**
- * A {@link fallback} candidate as a program declares it.
+ * A declared {@link fallback} candidate.
  *
  * @category models
  */
@@ -565,7 +565,7 @@ const unusable = (errors: ReadonlyArray<Thread.Issue>): AdapterError =>
     detail: errors.map(({ path, reason }) => `${path}: ${reason}`).join("; ")
   })
 
-/** Builds the request for one model call, or the error preventing it. */
+/** Builds the request for one model call, or the error preventing that call. */
 const requestOf = (
   input: Thread.Input,
   options: ClassifyOptions,

@@ -56,7 +56,7 @@ export interface Options<
   /**
    * Ends the run after the first step for which it returns `true` (outcome `HaltWhen`). It runs after each step that
    * does not already end the run; a thrown error fails the run as a defect. Fibers it forks live as long as the run.
-   * Stopping the run interrupts it. Never ends the run by default.
+   * Stopping the run interrupts the function. Never ends the run by default.
    */
   readonly haltWhen?: ((step: Event.StepResult) => boolean | Effect.Effect<boolean, never, RHalt>) | undefined
   /**
@@ -84,7 +84,7 @@ export interface Options<
    */
   readonly output?: Output.Output<A, R> | undefined
   /**
-   * Limits on spending by the run and by runs its handlers start, within the accounts around it. Each run opens its own
+   * Limits on spending by the run and by runs its handlers start, within the enclosing accounts. Each run opens its own
    * account. `result.spent` reports the spending. Unbounded by default.
    */
   readonly budget?: Budget.Budget | undefined

@@ -227,7 +227,7 @@ export class HaltWhenOutcome extends Schema.Opaque<HaltWhenOutcome>()(Schema.Tag
 
 /**
  * A tool asked the user. If several calls wait, the outcome prefers questions to manual calls, and manual calls to
- * approvals; the result's `suspensions` list all of them.
+ * approvals; the result's `suspensions` list all these calls.
  *
  * @category schemas
  */
@@ -418,7 +418,7 @@ export class LeftOutTool extends Schema.Opaque<LeftOutTool>()(Schema.Struct({
 export class Spent extends Schema.Opaque<Spent>()(Schema.Struct({
   /** Number of model requests. */
   calls: Schema.Finite,
-  /** Request tokens: those reported, or those reserved if a reply reported none. */
+  /** Request tokens: reported or, for a reply without a report, reserved. */
   inputTokens: Schema.Finite,
   /** Reply tokens. */
   outputTokens: Schema.Finite,
@@ -827,7 +827,7 @@ export class ToolExecutionStarted extends Schema.Opaque<ToolExecutionStarted>()(
     arguments: Schema.Record(Schema.String, Json.Opaque),
     /**
      * Number of the starting attempt; with `replayed`, the last attempt started before. Absent for the first. An
-     * attempt that starts after a resume has its own event. Further attempts by the tool's `retry` have none.
+     * attempt that starts after a resume has its own event. Further attempts by the tool's `retry` emit no event.
      */
     attempt: Schema.optionalKey(Schema.Int),
     /**
@@ -1087,7 +1087,7 @@ export class MessageDelivered extends Schema.Opaque<MessageDelivered>()(Schema.T
 })) {}
 
 /**
- * An inbox message is refused: the run ends without it. Emitted before the end of the run.
+ * An inbox message is refused: the run ends without the message. Emitted before the end of the run.
  *
  * @category schemas
  */

@@ -1,6 +1,6 @@
 /**
  * A conversation as plain data. It waits for a person or another system, and continues in this process or the next.
- * Every operation takes a session and returns the next one. A store records events as they happen, so two writers
+ * Every operation takes a session and returns the next session. A store records events as they happen, so two writers
  * cannot fork a session, and a crash loses nothing. Every provider accepts a session's thread unchanged, except for its
  * suspended calls.
  *
@@ -432,7 +432,7 @@ export const layerRuns: (
  * next renewal or poll, and stops; another owner can claim the session at once.
  *
  * For an operator who knows that the owner has stopped working: a call still running there may have its effect, while
- * the next owner starts it again or asks about it. {@link list} shows the claims.
+ * the next owner starts the same call again or asks about its effect. {@link list} shows the claims.
  *
  * **Example** (A claim of a machine that is gone)
  *

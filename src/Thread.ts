@@ -359,7 +359,7 @@ export interface RepairOptions {
   /**
    * `true` gives another id to each call repeating an earlier call's id: `ID_n`, with a free n from 2 on. The old id
    * goes into the call's `metadata.duplicateOf`, and the server of the call gets the old id back. A call without an
-   * id gets a new one. `false` by default: a run accepts repeated ids, and servers allowing them get them unchanged.
+   * id gets a new id. `false` by default: a run accepts repeated ids, and servers allowing them get them unchanged.
    */
   readonly uniqueIds?: boolean
 }

@@ -41,7 +41,7 @@ export interface Options<E = never, R = never, Failure = unknown> extends Settin
  * @category models
  */
 export interface Result {
-  /** Answers in call order. A call waiting for an approval, or suspended (`ToolSuspended`), has none. */
+  /** Answers in call order. A call waiting for an approval, or suspended (`ToolSuspended`), has no answer. */
   readonly messages: ReadonlyArray<Message.Message>
   /** Halt by which a tool ended the run. Absent without a halt. */
   readonly halt?: Event.Halt

@@ -351,7 +351,9 @@ export class Room {
     return hasRoom
   }
 
-  /** Takes the room for a text. Returns the text, or `undefined` without enough room. A subclass may shorten it. */
+  /**
+   * Takes the room for a text. Returns the text, or `undefined` without enough room. A subclass may shorten the text.
+   */
   text(text: string): string | undefined {
     if (text.length > this.left) return undefined
     this.left -= text.length

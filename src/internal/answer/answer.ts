@@ -1,6 +1,6 @@
 /**
- * Turns a call's outcome into its one answer: the text for the model, the raw result for the consumer, and a halt, if
- * the outcome causes one. Every failure passes the caller's error policy exactly once, whatever its origin. Only the
+ * Turns a call's outcome into its one answer: the text for the model, the raw result for the consumer, and the halt, if
+ * any. Every failure passes the caller's error policy exactly once, whatever its origin. Only the
  * policy's `fail` leaves as an error.
  */
 import * as Cause from "effect/Cause"

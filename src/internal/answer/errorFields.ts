@@ -376,7 +376,7 @@ const exception = (error: Error): unknown => {
   return error.message === "" ? text : shownText(error.message)
 }
 
-/** Adds the error's message if its schema does not write one. */
+/** Adds the error's message if its schema writes no message. */
 const withMessage = (reason: unknown, fields: unknown): unknown =>
   reason instanceof Error && reason.message !== "" && Json.isObject(fields)
     ? { message: shownText(reason.message), ...fields }

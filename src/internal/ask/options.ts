@@ -188,7 +188,7 @@ export const rulesKind: Values.Kind = new Values.Kind(
 
 /**
  * Options for running, however the run begins: an option meant for another way of running is not a mistake. A test
- * keeps the list in step with the types, which are declared by modules importing this one.
+ * keeps the list in step with the types, which are declared by modules importing this module.
  */
 export const runOptions = Values.nullable({
   ...runnerOptions,

@@ -101,8 +101,8 @@ export interface Asker {
 }
 
 /**
- * A request as shown by a server, beside the run's events. Never part of a stream, where only event kinds determine the
- * order.
+ * A request as shown by a server, beside the run's events. Never part of a stream: there the event kinds alone
+ * determine the order, and not the timing of requests.
  */
 export type RequestEvent =
   | {

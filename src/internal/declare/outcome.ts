@@ -90,7 +90,7 @@ export type Part =
     readonly data?: string
     /** Media type, such as `"image/png"`. */
     readonly mediaType?: string
-    /** Settings for one protocol, under a key named after it. */
+    /** Settings for one protocol, under its name as the key. */
     readonly metadata?: Json.JsonObject
   }
   | {
@@ -103,7 +103,7 @@ export type Part =
     readonly mediaType?: string
     /** File name, read by the model. */
     readonly filename?: string
-    /** Settings for one protocol, under a key named after it. */
+    /** Settings for one protocol, under its name as the key. */
     readonly metadata?: Json.JsonObject
   }
 

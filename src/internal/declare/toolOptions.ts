@@ -382,7 +382,7 @@ export const missingArguments = (call: Message.ToolCall, tool: Declared.Any): st
 const isNative = (value: object): value is Promise<unknown> =>
   value instanceof Promise || Object.prototype.toString.call(value) === "[object Promise]"
 
-/** Returns `true` for a promise, and observes it. */
+/** Returns `true` for a promise, and observes the promise: its rejection ends no process. */
 export const isPromise = (value: unknown): boolean => {
   try {
     if (typeof value !== "object" || value === null || !("then" in value)) return false

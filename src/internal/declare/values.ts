@@ -26,7 +26,7 @@ interface Parts {
   readonly isShown?: boolean
 }
 
-/** A kind of value: describes right values, and tests for them. */
+/** A kind of value: the description of right values, and the test. */
 export class Kind {
   readonly right: string
   readonly accepts: Accepts
@@ -185,7 +185,7 @@ export const texts: Kind = listOf(text, "strings")
 export const recordOf = (each: Kind, things: string): Kind =>
   new Kind(`an object of ${things}`, (value) => Json.isObject(value), { each, isShown: each.isShown })
 
-/** A value with one of several kinds. */
+/** A value fitting one of several kinds. */
 export const either = (...among: readonly [Kind, ...ReadonlyArray<Kind>]): Kind =>
   new Kind(
     among.map(({ right }) => right).join(", or "),

@@ -278,7 +278,7 @@ interface Used {
 
 /** End of a reply. */
 interface Ended {
-  /** Finish reason. Left out if the provider gave none. */
+  /** Finish reason. Left out if the provider gave no reason. */
   readonly finishReason?: string
   /** `true` if the provider paused the reply. Left out otherwise. */
   readonly paused?: boolean

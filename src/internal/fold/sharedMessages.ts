@@ -1,5 +1,5 @@
 /**
- * Threads growing out of one another, and where answers go in them. A run keeps the thread of each step. With separate
+ * Threads growing out of one another, and the places of answers. A run keeps the thread of each step. With separate
  * lists, 1,000 turns of two messages would hold 8 MB of lists, and 5,000 turns 200 MB; here they hold 0.7 MB and 3.4
  * MB. A short thread is plain data. From 128 messages on, a run's threads share one log: each knows its own length and
  * makes its list when `messages` is read. To readers it looks like plain data.

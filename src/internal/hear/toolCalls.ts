@@ -120,7 +120,7 @@ const isBlank = (text: string): boolean => text.trim() === ""
 
 /**
  * Appends a fragment and returns its new part. Some servers repeat whole arguments, also as a JSON string, or begin
- * with `{}`. Equal arguments are dropped, and arguments after `{}` replace it. Any other text after whole arguments
+ * with `{}`. Equal arguments are dropped, and `{}` gives way to later arguments. Any other text after whole arguments
  * makes both unreadable, since nothing shows which of the two are meant.
  */
 const append = (call: Begun, fragment: string): string => {

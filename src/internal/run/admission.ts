@@ -1,6 +1,6 @@
 /**
  * Admission: a pure state machine deciding which calls may run next. Calls are admitted first come, first served.
- * Shared calls overlap up to a bound; an exclusive call waits until nothing runs, and blocks everything after it.
+ * Shared calls overlap up to a bound; an exclusive call waits until nothing runs, and blocks all later calls.
  * Handlers still running outside this queue, from an earlier turn or after their call's answer, count while alive: they
  * never run beside an exclusive call, and within their grace period they count towards the bound.
  */

@@ -143,7 +143,7 @@ export class Running {
   /** Services of the fiber starting the run. */
   readonly services: Context.Context<any>
   private readonly clock: Clock.Clock
-  /** Handler starting the run. */
+  /** The handler that started the run, if any. */
   private readonly around: Handler | undefined
   /** Notes progress of the run, if its time without progress is limited. */
   readonly moved: (() => void) | undefined
