@@ -17,21 +17,21 @@ const pathOf = ({ path, run }: typeof paths.Type): CallPaths.CallPath => ({
   path: path.map((pieces) => pieces.join(""))
 })
 
-describe("names of calls", () => {
-  it("a name shows ids as they are, where they have no mark that separates them", () => {
+describe("call names", () => {
+  it("a call name shows ids unchanged unless they contain a separator", () => {
     assert.strictEqual(CallPaths.format({ path: ["pay:0"] }), "pay:0")
     assert.strictEqual(CallPaths.format({ run: "r1", path: ["c0", "call_1_1"] }), "r1~c0/call_1_1")
     assert.strictEqual(CallPaths.format({ run: "r/1", path: ["a/b", "100%~"] }), "r%2F1~a%2Fb/100%25%7E")
   })
 
-  it.prop("a path is read back from its name, and an own call is no call of a nested run", [paths], ([drawn]) => {
+  it.prop("a path is read back from its name, and only a path of one id names an own call", [paths], ([drawn]) => {
     const path = pathOf(drawn)
     const name = CallPaths.format(path)
     assert.deepStrictEqual(CallPaths.parse(name), path)
     assert.strictEqual(CallPaths.ownCall(name), path.path.length === 1 ? path.path[0] : undefined)
   })
 
-  it.prop("two paths have two names", [paths, paths], ([one, other]) => {
+  it.prop("different paths have different names", [paths, paths], ([one, other]) => {
     const [left, right] = [pathOf(one), pathOf(other)]
     assert.strictEqual(
       CallPaths.format(left) === CallPaths.format(right),
@@ -39,13 +39,13 @@ describe("names of calls", () => {
     )
   })
 
-  it.prop("a text that is no name names nothing, and no path has two names", [texts], ([pieces]) => {
+  it.prop("a text that is not a name has no path, and no path has two names", [texts], ([pieces]) => {
     const text = pieces.join("")
     const path = CallPaths.parse(text)
     if (path !== undefined) assert.strictEqual(CallPaths.format(path), text)
   })
 
-  it("other ways to write a name are refused", () => {
+  it("other spellings of a name are refused", () => {
     for (const name of ["a%2fb", "%", "%2", "%zz", "a~b~c", "a/b~c", "%61"]) {
       assert.isUndefined(CallPaths.parse(name), name)
       assert.isUndefined(CallPaths.ownCall(name), name)

@@ -84,12 +84,12 @@ const encoders = { json: Encoder.json, allm: Encoder.allm }
 
 for (const [name, encoder] of Object.entries(encoders)) {
   describe(`Encoder.${name}`, () => {
-    it.effect("S-09, R-031: every row of the table", () =>
+    it.effect("S-09, R-031: each value of the table is encoded as its text", () =>
       Effect.gen(function*() {
         for (const [value, text] of rows) assert.strictEqual(yield* encoder.encode(value), text)
       }))
 
-    it.effect("S-09, R-031: what has no JSON form is refused, wrapped or not", () =>
+    it.effect("S-09, R-031: a value without a JSON form is refused, wrapped or not", () =>
       Effect.gen(function*() {
         for (
           const value of [() => 1, notFound, cyclic, 1n, Tool.ok(() => 1), Tool.ok(cyclic), {
@@ -102,7 +102,7 @@ for (const [name, encoder] of Object.entries(encoders)) {
         }
       }))
 
-    it.effect("R-031: an error is always encoded, whatever its reason is", () =>
+    it.effect("R-031: an error with any reason is encoded", () =>
       Effect.gen(function*() {
         for (const reason of [() => 1, notFound, cyclic, 1n, { message: 42 }, [kaboom]]) {
           const envelope = JSON.parse(yield* encoder.encode(Tool.error(reason))) as { readonly error: string }
@@ -112,7 +112,7 @@ for (const [name, encoder] of Object.entries(encoders)) {
       }))
 
     it.effect.prop(
-      "S-09, R-030, R-037: the same value has the same text, and leaves the value alone",
+      "S-09, R-030, R-037: equal values are encoded as the same text, and the encoder leaves the value unchanged",
       [Schema.Json],
       ([value]) =>
         Effect.gen(function*() {
@@ -126,7 +126,7 @@ for (const [name, encoder] of Object.entries(encoders)) {
     )
 
     it.effect.prop(
-      "R-031: JSON reads back as the value it was written from",
+      "R-031: encoded JSON reads back as the original value",
       [Schema.Json],
       ([value]) =>
         Effect.gen(function*() {
@@ -141,7 +141,7 @@ for (const [name, encoder] of Object.entries(encoders)) {
 describe("Encoder.falai", () => {
   const encode = Encoder.falai.encode
 
-  it.effect("CF-13, R-415: plain words for failures and for nothing, texts as they are, the rest as JSON", () =>
+  it.effect("CF-13, R-415: failures and empty results become plain words, texts stay unchanged, and other values become JSON", () =>
     Effect.gen(function*() {
       const denied = new Tool.ToolError({ reason: "denied", detail: "Permission denied: not yours", toolName: "t" })
       const rows: ReadonlyArray<readonly [value: unknown, text: string]> = [
@@ -168,14 +168,14 @@ describe("Encoder.falai", () => {
       for (const [value, text] of rows) assert.strictEqual(yield* encode(value), text)
     }))
 
-  it.effect("R-415: what has neither a JSON form nor keys is refused", () =>
+  it.effect("R-415: a value with neither a JSON form nor keys is refused", () =>
     Effect.gen(function*() {
       for (const value of [() => 1, notFound, 1n, Tool.ok(() => 1)]) {
         assert.instanceOf(yield* Effect.flip(encode(value)), Error)
       }
     }))
 
-  it.effect("R-415: it writes what a model reads of a run", () =>
+  it.effect("R-415: Encoder.falai writes the answers that a model reads in a run", () =>
     Effect.gen(function*() {
       const said = (handler: () => Effect.Effect<unknown, unknown>, more: Partial<Tool.Any> = {}) =>
         ToolRunner.run([Message.toolCall("c0", "subject")], [{ ...toolOf("subject", handler), ...more }]).pipe(
@@ -191,8 +191,8 @@ describe("Encoder.falai", () => {
     }))
 })
 
-describe("Encoder: errors that were reported", () => {
-  it.effect("M-10, M-11, R-031, R-415: the fields of an error are encoded with its message", () =>
+describe("Encoder: reported errors", () => {
+  it.effect("M-10, M-11, R-031, R-415: an error's fields are encoded with its message", () =>
     Effect.gen(function*() {
       for (const [reason, json, text] of withFields) {
         assert.strictEqual(yield* Encoder.json.encode(Tool.error(reason)), json)
@@ -201,7 +201,7 @@ describe("Encoder: errors that were reported", () => {
       }
     }))
 
-  it.effect("M-10: an error's text has at most 8,192 characters", () =>
+  it.effect("M-10: an encoded error has at most 8,192 characters", () =>
     Effect.gen(function*() {
       const long = "\"loom\"\n".repeat(100_000)
       for (
@@ -217,8 +217,8 @@ describe("Encoder: errors that were reported", () => {
     }))
 })
 
-describe("Encoder: errors of the runtime", () => {
-  it.effect("R-036: json writes a stable envelope of message and code", () =>
+describe("Encoder: runtime errors", () => {
+  it.effect("R-036: Encoder.json writes a stable envelope of message and code", () =>
     Effect.gen(function*() {
       const text = yield* Encoder.json.encode(Tool.error(timeout))
       assert.deepStrictEqual(JSON.parse(text), { error: "tool error (slow): timeout", code: "timeout" })
@@ -234,7 +234,7 @@ describe("Encoder: errors of the runtime", () => {
       })
     }))
 
-  it.effect("M-10, R-031, R-036: allm writes a debug rendering, with a colon before an identifier", () =>
+  it.effect("M-10, R-031, R-036: Encoder.allm writes a debug rendering, with a colon before an identifier", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* Encoder.allm.encode(Tool.error(notFound)), "{\"error\":\":not_found\"}")
       const { error } = JSON.parse(yield* Encoder.allm.encode(Tool.error(timeout))) as { readonly error: string }
@@ -276,8 +276,8 @@ const spying = (encode: Encoder.Service["encode"] = Encoder.json.encode) => {
   return { encoder, seen }
 }
 
-describe("Encoder: in a run", () => {
-  it.effect("S-10, R-032: the value of a result is written, not its wrapper", () =>
+describe("an encoder in a run", () => {
+  it.effect("S-10, R-032: an encoder gets the value of a result without its wrapper", () =>
     Effect.gen(function*() {
       for (const value of [{ x: 1 }, Tool.ok({ x: 1 })]) {
         const { encoder, seen } = spying()
@@ -287,7 +287,7 @@ describe("Encoder: in a run", () => {
       }
     }))
 
-  it.effect("R-012: the nearest encoder writes, json where nothing is provided", () =>
+  it.effect("R-012: the nearest encoder writes an answer, or Encoder.json where none is provided", () =>
     Effect.gen(function*() {
       const run = ToolRunner.run([Message.toolCall("c0", "subject")], [toolOf("subject", () => Effect.succeed([1]))])
       const written = Effect.map(run, ({ messages }) => messages[0]?.content)
@@ -298,7 +298,7 @@ describe("Encoder: in a run", () => {
       assert.strictEqual(yield* Encoder.Encoder, Encoder.json)
     }))
 
-  it.effect("R-033, R-034: whatever an encoder fails or dies with is encoding_failed, routed like any failure", () =>
+  it.effect("R-033, R-034: an encoder that fails or dies causes encoding_failed, which is routed like any failure", () =>
     Effect.gen(function*() {
       const broken: ReadonlyArray<() => unknown> = [
         () => Effect.fail("no ink"),
@@ -330,7 +330,7 @@ describe("Encoder: in a run", () => {
       }
     }))
 
-  it.effect("R-034: an encoder that breaks on one result costs no other call", () =>
+  it.effect("R-034: an encoder that breaks on one result affects no other call", () =>
     Effect.gen(function*() {
       const encoder: Encoder.Service = {
         encode: (value) => value === "bad" ? Effect.die(kaboom) : Encoder.json.encode(value)
@@ -343,7 +343,7 @@ describe("Encoder: in a run", () => {
       assert.deepStrictEqual(messages.map((message) => message.content), ["good", "{\"error\":\"kaboom\"}", "fine"])
     }))
 
-  it.effect("R-033: a result that its success schema cannot encode is encoding_failed, too", () =>
+  it.effect("R-033: a result that its success schema cannot encode is answered with an error", () =>
     Effect.gen(function*() {
       const tool = Tool.make("typed", {
         parameters: {},
@@ -367,7 +367,7 @@ describe("Encoder: in a run", () => {
       assert.deepStrictEqual(JSON.parse(odd.content as string), { error: "{\"code\":7}" })
     }))
 
-  it.effect("R-035: (b) another error of the runtime is encoded as an error", () =>
+  it.effect("R-035: (b) any other runtime error is encoded as an error", () =>
     Effect.gen(function*() {
       const { encoder, seen } = spying()
       const answer = yield* answerTo(() => Effect.die(kaboom), { encoder })
@@ -381,7 +381,7 @@ describe("Encoder: in a run", () => {
       })
     }))
 
-  it.effect("R-035: (c) a reported exception is encoded as an error with its message, (d) any other reason as it is", () =>
+  it.effect("R-035: (c) a reported exception is encoded as an error with its message, and (d) any other reason is encoded unchanged", () =>
     Effect.gen(function*() {
       for (const [reason, told] of [[kaboom, "kaboom"], [notFound, notFound], [{ code: 7 }, { code: 7 }]] as const) {
         const { encoder, seen } = spying()
@@ -395,7 +395,7 @@ describe("Encoder: in a run", () => {
       )
     }))
 
-  it.effect("R-035: an encoder that cannot encode an error is replaced by a literal one", () =>
+  it.effect("R-035: a literal error replaces an error that the encoder cannot encode", () =>
     Effect.gen(function*() {
       for (const encode of [() => Effect.fail("no ink"), () => Effect.die("no ink"), () => Effect.interrupt]) {
         const reported = yield* answerTo(() => Effect.fail("nope"), { encoder: { encode } })

@@ -20,7 +20,7 @@ class Missing extends Schema.TaggedError<Missing>()("Missing", {
 const missing = (path = "/a") => new Missing({ path, at: new Date(0), size: 7n, nested: { tries: [1, 2] } })
 
 describe("errorFields", () => {
-  it("M-10: a Schema tagged error is shown as its schema writes it", () => {
+  it("M-10: an error with a schema is shown as its schema writes it", () => {
     assert.deepStrictEqual(errorFields(missing()), {
       _tag: "Missing",
       name: "Missing",
@@ -32,7 +32,7 @@ describe("errorFields", () => {
     })
   })
 
-  it("M-10: of any other error only texts, numbers and booleans are shown", () => {
+  it("M-10: only texts, numbers and booleans of any other error are shown", () => {
     class Busy extends Data.TaggedError("Busy")<Readonly<Record<string, unknown>>> {}
     const fields = {
       port: 80,
@@ -58,7 +58,7 @@ describe("errorFields", () => {
     })
   })
 
-  it("M-10: a request that failed keeps its URL's key to itself", () => {
+  it("M-10: the error of a failed request does not show the key in its URL", () => {
     for (const url of [`https://api.test/v1?key=${secret}&page=2`, `https://me:${secret}@api.test/v1?q=${secret}`]) {
       const error = new HttpClientError.HttpClientError({
         reason: new HttpClientError.TransportError({
@@ -76,7 +76,7 @@ describe("errorFields", () => {
     assert.strictEqual(plain["message"], "GET https://api.test/v1?page=2&api_key=REDACTED&x=1 failed")
   })
 
-  it("M-10: a declared cause, stack, request or redacted field is not shown", () => {
+  it("M-10: a declared cause, stack or request is left out, and a redacted field is hidden", () => {
     class Refused extends Schema.TaggedError<Refused>()("Refused", {
       why: Schema.String,
       cause: Schema.Defect(),
@@ -101,7 +101,7 @@ describe("errorFields", () => {
     })
   })
 
-  it("M-11: an exception of unknown type is shown as what was thrown", () => {
+  it("M-11: an exception of unknown type is shown as the thrown value", () => {
     const refused = Object.assign(new RangeError("refused"), { code: "E1" })
     const shown = { name: "RangeError", message: "refused", code: "E1" }
     assert.deepStrictEqual(
@@ -115,7 +115,7 @@ describe("errorFields", () => {
     })
   })
 
-  it("M-10: at most 8,192 characters are shown, and short fields before a long one are whole", () => {
+  it("M-10: at most 8,192 characters are shown, and short fields before a long one are shown whole", () => {
     const long = "\u0001🧵\"".repeat(100_000)
     const errors = [
       missing(long),
@@ -135,7 +135,7 @@ describe("errorFields", () => {
     assert.deepInclude(errorFields(errors[2] as Error), { message: "short", code: 7 })
   })
 
-  it("M-10: nothing that an error does keeps it from being shown", () => {
+  it("M-10: a hostile error is shown without an exception and pollutes no prototype", () => {
     const hostile = {
       get message() {
         throw new Error("no")

@@ -125,8 +125,8 @@ const resumed = (records: ReadonlyArray<Journal.Record>, options: Session.Resume
     return yield* Stream.runCollect(Session.streamResume(cut!, { takeOver: true, ...options }))
   }).pipe(Effect.provide([Script.layer([done]), prefixed("s", records)]))
 
-describe("the code of an answer", () => {
-  it.effect("W-26: is the reason of the error that the runtime made, and no other answer has one", () =>
+describe("an answer's code", () => {
+  it.effect("W-26: an answer has the reason of its runtime error as its code, and any other answer has no code", () =>
     Effect.gen(function*() {
       const events = yield* timed(streamed())
       assert.deepStrictEqual(mapOf(events), codes)
@@ -135,7 +135,7 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(check(events), [])
     }))
 
-  it.effect("R-526: stands in the message of the answer: of a run, its fold, its session and its journal", () =>
+  it.effect("R-526: the message of an answer has its code in the run, its fold, its session and its journal", () =>
     Effect.gen(function*() {
       const inMessages = (messages: ReadonlyArray<Message.Message>) =>
         new Map(messages.flatMap(({ code, role, toolCallId }) => role === "tool" ? [[toolCallId, code]] : []))
@@ -155,7 +155,7 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(new Set(untold.values()), new Set([undefined]))
     }))
 
-  it.effect("R-526: stands in the answer that ends a run, and reaches a page", () =>
+  it.effect("R-526: an answer that ends a run has its code, also in its public event", () =>
     Effect.gen(function*() {
       const events = yield* Chat.stream("go", { tools, onToolError: "halt" }).pipe(
         Stream.runCollect,
@@ -168,7 +168,7 @@ describe("the code of an answer", () => {
       assert.strictEqual(thread.messages.at(-1)?.code, "handler_raised")
     }))
 
-  it.effect("W-26: says that a call was cancelled, run or not", () =>
+  it.effect("W-26: a cancelled call is answered with code cancelled, whether it had run or not", () =>
     Effect.gen(function*() {
       const latch = Latch.makeUnsafe(false)
       const wait = Tool.make("wait", {
@@ -182,7 +182,7 @@ describe("the code of an answer", () => {
       assert.sameDeepMembers(codesIn(events), [["a", "cancelled"], ["b", "cancelled"]])
     }))
 
-  it.effect("W-26: is the reason of the record, and the same when the run is taken up", () =>
+  it.effect("W-26: the reason in a call's record is its answer's code, also when the run is resumed", () =>
     Effect.gen(function*() {
       const records = yield* recorded([[...calls, finish("tool_calls")], done], { tools })
       const ends = records.filter((record) => record._tag === "CallEnded")
@@ -196,7 +196,7 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(mapOf(replayed), codes)
     }))
 
-  it.effect("W-26: of a call whose effect is not known says so", () =>
+  it.effect("W-26: a call whose effect is unknown is answered with code unknown_effect", () =>
     Effect.gen(function*() {
       const work = Tool.make("work", { parameters: {}, afterCrash: "report", handler: () => Effect.succeed(1) })
       const options = { tools: [work] as unknown as [] }
@@ -225,7 +225,7 @@ describe("the code of an answer", () => {
     Session.streamContinue(session, null, options).pipe(Stream.runCollect, Effect.provide(Script.layer([done])))
   const settledIn = (events: Events) => encodedIn(events).map(({ code, id, settled }) => [id, settled, code])
 
-  it.effect("W-26: is that of a denial where a call is settled at the beginning of a run, and no answer has one", () =>
+  it.effect("W-26: a denial settled at the beginning of a run has code denied, and a submitted answer has no code", () =>
     Effect.gen(function*() {
       const session = yield* waiting
       const denied = yield* Effect.flatMap(Session.deny(session, "p"), Session.answer("q", { code: "denied" }))
@@ -237,7 +237,7 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(codesIn(yield* continued(approved)), [["q", undefined], ["p", undefined]])
     }))
 
-  it.effect("W-26: is that of a denial where the time for an approval is over", () =>
+  it.effect("W-26: an expired approval is answered with code denied", () =>
     Effect.gen(function*() {
       const session = yield* waiting
       yield* TestClock.adjust("2 minutes")
@@ -245,7 +245,7 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(settledIn(yield* continued(expired)), [["p", true, "denied"], ["q", true, undefined]])
     }))
 
-  it.effect("W-26: is that of a cancellation where a run withdraws its question, and in its record", () =>
+  it.effect("W-26: a question withdrawn by its run has code cancelled in its event and in its record", () =>
     Effect.gen(function*() {
       const stop = Tool.make("stop", { parameters: {}, handler: () => Effect.succeed(Tool.halt("enough", null)) })
       const options = { tools: [ask, stop] as unknown as [], requestId: "run" }
@@ -257,7 +257,7 @@ describe("the code of an answer", () => {
       assert.strictEqual(end?._tag === "CallEnded" ? end.reason : undefined, "cancelled")
     }))
 
-  it.effect("W-26: comes with the verdicts in the journal of a session, also where the run after them is resumed", () =>
+  it.effect("W-26: verdicts in a session's journal bring their codes, also when the following run is resumed", () =>
     Effect.gen(function*() {
       const seen: Array<Event.Event> = []
       const program = Effect.gen(function*() {
@@ -281,7 +281,7 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(settledIn(yield* resumed(upTo("RunStarted", records), settling)), expected)
     }))
 
-  it.effect("W-26: of a call that was approved and had ended when its run was resumed is that of its answer", () =>
+  it.effect("W-26: an approved call that ended before its run was resumed keeps its answer's code", () =>
     Effect.gen(function*() {
       const slow = Tool.make("slow", { parameters: {}, approval: true, timeout: 10, handler: () => Effect.never })
       const fails = Tool.make("fails", {
@@ -309,7 +309,7 @@ describe("the code of an answer", () => {
       assert.sameDeepMembers(codesIn(events), [["t", "timeout"], ["f", undefined]])
     }))
 
-  it.effect("W-26: is left out for a result that was submitted for a manual call, whatever the result says", () =>
+  it.effect("W-26: a result submitted for a manual call has no code, whatever the result says", () =>
     Effect.gen(function*() {
       const sign = Tool.make("sign", { parameters: {}, manual: true })
       const options = { tools: [sign] as unknown as [] }
@@ -320,7 +320,7 @@ describe("the code of an answer", () => {
       assert.deepStrictEqual(settledIn(yield* continued(submitted, options)), [["m", true, undefined]])
     }))
 
-  it.effect("W-26: is left out under the policies of other libraries, but not in the journal", () =>
+  it.effect("W-26: policies of other libraries hide the code in events but not in the journal", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.allm, Policy.falai]) {
         const own = { ...policy, unknownTool: "answer" } as const
@@ -375,10 +375,10 @@ const observed = (
     return seen
   })
 
-describe("a call that waits for its turn", () => {
+describe("a call waiting for its turn", () => {
   const all = (count: number) => (events: Events) => turnsIn(events).length >= count
 
-  it.effect("W-27: behind the bound of its run says so once, before its start; those that start at once do not", () =>
+  it.effect("W-27: a call waiting behind its run's bound is queued once before its start, and calls that start at once are not queued", () =>
     Effect.gen(function*() {
       const tool = gate("work")
       const ids = ["a", "b", "c", "d"].map((id) => [id, tool] as const)
@@ -394,7 +394,7 @@ describe("a call that waits for its turn", () => {
       assert.deepStrictEqual(turnsIn(yield* observed(ids, { maxConcurrency: 4 }, all(4))), ["a", "b", "c", "d"])
     }))
 
-  it.effect("W-27: as long as it takes to run others that end at once, does not wait", () =>
+  it.effect("W-27: a call is not queued while it only waits for calls that end at once", () =>
     Effect.gen(function*() {
       const quick = Tool.make("quick", { parameters: {}, handler: () => Effect.succeed(1) })
       const asked = Array.from({ length: 5 }, (_, index) => Message.toolCall(`c${index}`, "quick"))
@@ -402,7 +402,7 @@ describe("a call that waits for its turn", () => {
       assert.deepStrictEqual(turnsIn(events), ["c0", "c1", "c2", "c3", "c4"])
     }))
 
-  it.effect("W-27: for an exclusive call, or behind one, names that reason", () =>
+  it.effect("W-27: an exclusive call that waits, and a call behind an exclusive one, have reason exclusive", () =>
     Effect.gen(function*() {
       const run = (bound: number, count: number, ...ids: ReadonlyArray<string>) => {
         const shared = gate("shared")
@@ -419,7 +419,7 @@ describe("a call that waits for its turn", () => {
       )
     }))
 
-  it.effect("W-27: for a permit by name, and then for one of the application, has one event with the first reason", () =>
+  it.effect("W-27: a call waiting for a permit by name and then for one of the application has one event with the first reason", () =>
     Effect.gen(function*() {
       const keyed = gate("keyed", { limits: [{ key: "one", permits: 1 }] })
       const events = yield* observed([["a", keyed], ["b", keyed]], { maxConcurrency: 8 }, all(2))
@@ -442,7 +442,7 @@ describe("a call that waits for its turn", () => {
       assert.deepStrictEqual(turnsIn(seen).filter((turn) => turn.includes(" ")), ["k key", "t permit"])
     }))
 
-  it.effect("W-27: and is denied, waits for an approval or is cancelled in place of its start, is lawful", () =>
+  it.effect("W-27: a queued call may be denied or wait for an approval in place of its start", () =>
     Effect.gen(function*() {
       const first = gate("first")
       const denied = { ...gate("denied", { authorize: () => false }) }
@@ -460,7 +460,7 @@ describe("a call that waits for its turn", () => {
       assert.deepStrictEqual(codesIn(events), [["a", undefined], ["d", "denied"]])
     }))
 
-  it.effect("W-27: is shown with its own events where those of a call are kept together", () =>
+  it.effect("W-27: grouped tool events show a queued event beside the other events of its call", () =>
     Effect.gen(function*() {
       const latch = Latch.makeUnsafe(false)
       const work = Tool.make("work", {
@@ -481,7 +481,7 @@ describe("a call that waits for its turn", () => {
       ])
     }))
 
-  it.effect("W-27: is no record and leaves no trace in the result, and has no event under the policies of others", () =>
+  it.effect("W-27: a wait is in no record and no result, and policies of other libraries have no event for a wait", () =>
     Effect.gen(function*() {
       const pause = Tool.make("pause", { parameters: {}, handler: () => Effect.as(Effect.yieldNow, "ok") })
       const reply = [toolCall("a", "pause"), toolCall("b", "pause"), finish("tool_calls")]
@@ -510,7 +510,7 @@ describe("a call that waits for its turn", () => {
       )
     }))
 
-  it.effect("W-27: survives the wire, and is known by the guards", () =>
+  it.effect("W-27: a queued event survives the wire, and its guard recognizes the event", () =>
     Effect.sync(() => {
       const event: Event.Event = { _tag: "ToolQueued", id: "c", name: "work", reason: "key" }
       assert.deepStrictEqual(Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(event)))), event)
@@ -519,7 +519,7 @@ describe("a call that waits for its turn", () => {
     }))
 })
 
-describe("the number of an attempt", () => {
+describe("an attempt's number", () => {
   const flaky = (log: Array<number>) =>
     Tool.make("work", {
       parameters: {},
@@ -534,7 +534,7 @@ describe("the number of an attempt", () => {
   const reply = [toolCall("c", "work"), finish("tool_calls")]
   const startsIn = (events: Events) => events.filter(Event.guards.ToolExecutionStarted)
 
-  it.effect("W-28: is that of the start that is announced: the first has none, and further ones no event", () =>
+  it.effect("W-28: a retried call announces only its first start, which has no number", () =>
     Effect.gen(function*() {
       const log: Array<number> = []
       const options = { tools: [flaky(log)] as unknown as [] }
@@ -549,7 +549,7 @@ describe("the number of an attempt", () => {
       assert.deepStrictEqual(check(events), [])
     }))
 
-  it.effect("W-28: a resumed call repeats its last start, and its new attempt has the next number, which policies of others hide", () =>
+  it.effect("W-28: a resumed call repeats its last start and numbers its next attempt; policies of other libraries hide the numbers", () =>
     Effect.gen(function*() {
       const records = yield* recorded([reply, done], { tools: [flaky([])] as unknown as [] })
       const at = records.flatMap(({ _tag }, index) => _tag === "CallStarted" ? [index + 1] : [])
@@ -572,7 +572,7 @@ describe("the number of an attempt", () => {
       assert.deepStrictEqual(answered.map(({ attempt, replayed }) => [attempt, replayed]), [[3, true]])
     }))
 
-  it("W-28: survives the wire", () => {
+  it("W-28: an attempt's number survives the wire", () => {
     const event: Event.Event = { _tag: "ToolExecutionStarted", id: "c", name: "work", arguments: {}, attempt: 2 }
     assert.deepStrictEqual(Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(event)))), event)
   })

@@ -13,7 +13,7 @@ const failed = (error: unknown) => ({ _tag: "Error", error })
 const read = (value: unknown) => ResultObject.readResultObject(ok(value))
 
 describe("result objects", () => {
-  it("R-404: a value that is no result object is data", () => {
+  it("R-404: a value that is not a result object is data", () => {
     const values: ReadonlyArray<unknown> = [
       undefined,
       null,
@@ -36,7 +36,7 @@ describe("result objects", () => {
     }
   })
 
-  it("R-404: with data, success or error it is one, and data is the result", () => {
+  it("R-404: an object with data, success or error is a result object, and its data is the result", () => {
     const rows: ReadonlyArray<readonly [object, unknown]> = [
       [{ data: 1 }, 1],
       [{ data: null }, null],
@@ -55,7 +55,7 @@ describe("result objects", () => {
     for (const [value, data] of rows) assert.deepStrictEqual(read(value), { outcome: ok(data) }, JSON.stringify(value))
   })
 
-  it("J-09, J-24, R-405: success: false is a failure, and so is an error without success: true", () => {
+  it("J-09, J-24, R-405: success: false is a failure, and an error without success: true is a failure", () => {
     const rows: ReadonlyArray<readonly [object, unknown]> = [
       [{ success: false, error: "no" }, "no"],
       [{ success: false, error: { code: 7 } }, { code: 7 }],
@@ -73,7 +73,7 @@ describe("result objects", () => {
     }
   })
 
-  it("R-402, R-397: what succeeded may add to the context, what failed may not", () => {
+  it("R-402, R-397: a success may update the context, and a failure may not", () => {
     const contextUpdate = { a: 1 }
     assert.deepStrictEqual(read({ data: 1, contextUpdate }), { outcome: ok(1), contextUpdate })
     assert.deepStrictEqual(read({ success: true, contextUpdate }), { outcome: ok(undefined), contextUpdate })
@@ -84,7 +84,7 @@ describe("result objects", () => {
     }
   })
 
-  it("R-404: an outcome that is no plain result is unchanged, and so is a value that is no outcome", () => {
+  it("R-404: an outcome other than a plain result stays unchanged, and so does a value that is no outcome", () => {
     const outcomes: ReadonlyArray<unknown> = [
       Tool.error({ success: true, data: 1 }),
       Tool.halt("enough", { success: false }),

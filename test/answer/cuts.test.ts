@@ -32,8 +32,8 @@ const error = (status: number, body: string, secrets: ReadonlyArray<string>, hea
     0
   ))
 
-describe("a cut behind hidden secrets", () => {
-  it("known ones go whole, in whichever order they are given, and those that a cut has split", () => {
+describe("a cut after hidden secrets", () => {
+  it("known secrets are removed whole, in any order, also where a cut has split them", () => {
     for (const secrets of [[short, long], [long, short]]) {
       assert.strictEqual(Json.withoutKnown(`a ${long} b ${short} c`, secrets, "*"), "a * b * c")
       for (let length = 1; length < long.length; length++) {
@@ -48,7 +48,7 @@ describe("a cut behind hidden secrets", () => {
     assert.strictEqual(Json.withoutKnown("a b", ["", "b"], "*"), "a *")
   })
 
-  it("an error of a provider shows no rest of a longer key, none of a body that ends in one, none of an address", () => {
+  it("a provider's error shows no part of a key from its message, its cut body or its address", () => {
     for (const secrets of [[short, long], [long, short]]) {
       for (
         const body of [`not ${long}`, JSON.stringify({ error: { message: `no ${long}`, code: long, type: long } })]
@@ -65,7 +65,7 @@ describe("a cut behind hidden secrets", () => {
     }
   })
 
-  it("the text of a failure shows no part of a password behind a long address", () => {
+  it("the text of a failure shows no part of a password after a long address", () => {
     const password = "hunter2-hunter3-hunter4"
     for (let before = 0; before < 560; before++) {
       const text = `https://h/?token=${"t".repeat(900)} ${"x".repeat(before)} https://ann:${password}@h/ ${
@@ -75,7 +75,7 @@ describe("a cut behind hidden secrets", () => {
     }
   })
 
-  it("telemetry cuts what was redacted, at every length, in each place that a text has", () => {
+  it("telemetry redacts a text before it cuts the text, at every length and in every place", () => {
     const redact = (text: string) => text.replaceAll(long, "*")
     const message = { role: "user", content: `say ${long} now`, metadata: {} } as const
     for (let maxPartLength = 1; maxPartLength < 60; maxPartLength++) {
@@ -106,7 +106,7 @@ describe("a limit of zero", () => {
     resultCut
   })
 
-  it("is none for results, and leaves errors the limit that they have", () => {
+  it("a limit of zero leaves results uncut, and errors keep the limit of their policy", () => {
     const text = "x".repeat(20_000)
     for (const resultCut of ["headAndTail", "head"] as const) {
       assert.deepStrictEqual(Contents.cutResult(text, undefined, knobs(0, resultCut)), { content: text })
@@ -117,7 +117,7 @@ describe("a limit of zero", () => {
     }
   })
 
-  it("holds of an answer for which no code is asked, too", () => {
+  it("a limit of zero keeps the limit of errors in the answer of an unfinished call", () => {
     const call = { id: "c", name: "n".repeat(20_000), arguments: {}, metadata: {} }
     const error = toolError("cancelled", call, { detail: "y".repeat(20_000) })
     const { tail } = Answers.unfinished({ policy: knobs(0, "headAndTail") }, { call, tool: undefined }, error)

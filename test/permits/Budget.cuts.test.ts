@@ -156,8 +156,8 @@ const killedAtEach = (
   })
 
 for (const [name, store] of Object.entries(stores)) {
-  describe(`a budget of a session that is killed behind each record: ${name}`, () => {
-    it.effect("G10: a second pass and replies asked for again are on the account", () =>
+  describe(`a budget of a session killed after each record: ${name}`, () => {
+    it.effect("G10: the account counts second passes and repeated replies", () =>
       Effect.gen(function*() {
         let cuts = 0
         let passes = 0
@@ -214,7 +214,7 @@ for (const [name, store] of Object.entries(stores)) {
 
     for (const isWithin of [false, true]) {
       const what = isWithin ? "a sub-agent's handlers" : "handlers"
-      it.effect(`G10: steps, classifications and replies asked for again of ${what} are on the account`, () =>
+      it.effect(`G10: the account counts steps, classifications and repeated replies of ${what}`, () =>
         Effect.gen(function*() {
           const judge = Tool.make("judge", {
             parameters: {},
@@ -285,7 +285,7 @@ for (const [name, store] of Object.entries(stores)) {
         }))
     }
 
-    it.effect("G39: another model reserves at its own price, and the reservation of the first returns", () =>
+    it.effect("G39: a fallback model reserves at its own price, and the first model's reservation returns", () =>
       Effect.gen(function*() {
         const seen = new Set<number>()
         for (const money of [4_500, 4_499, 2_249]) {
@@ -342,7 +342,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual(Array.from(seen).sort((left, right) => left - right), [0, 450, 2_250])
       }))
 
-    it.effect("G90: a budget inside a budget: each request is granted by both", () =>
+    it.effect("G90: both accounts grant each request of a run with a budget inside another budget", () =>
       Effect.gen(function*() {
         for (const [calls, inside, end] of [[9, 2, undefined], [3, 1, "budget"]] as const) {
           let cuts = 0
@@ -393,7 +393,7 @@ for (const [name, store] of Object.entries(stores)) {
         }
       }))
 
-    it.effect("G91: a sub-agent that starts early waits for what its parent's reply holds", () =>
+    it.effect("G91: a sub-agent that starts early waits for the reservation of its parent's reply", () =>
       Effect.gen(function*() {
         let early = 0
         const isInner = (request: Adapter.Request) => firstOf(request) === "Inner"

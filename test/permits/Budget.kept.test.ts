@@ -63,7 +63,7 @@ describe("a budget of a kept session", () => {
       takeOver: true
     }) as const
   for (const [name, store] of Object.entries(stores)) {
-    it.effect(`G9, G89: killed behind each record, with sub-agents, spent is what the requests cost (${name})`, () =>
+    it.effect(`G9, G89: a run with sub-agents, killed after each record, has spent what its requests cost (${name})`, () =>
       Effect.gen(function*() {
         const appends: Array<Append> = []
         const asked: Array<number> = []
@@ -103,7 +103,7 @@ describe("a budget of a kept session", () => {
     [3, "halt"]
   ]
   for (const [name, store] of Object.entries(stores)) {
-    it.effect(`G1, G2, G7: exhausted in a tree, killed behind each record: no request above the limit, and an end (${name})`, () =>
+    it.effect(`G1, G2, G7: a budget exhausted in a killed tree allows no request above its limit, and the run ends (${name})`, () =>
       Effect.gen(function*() {
         for (const [calls, onExhausted] of exhausted) {
           const given = () => ({ ...options(), budget: Budget.make({ calls }, { onExhausted }) })
@@ -139,7 +139,7 @@ describe("a budget of a kept session", () => {
       }))
   }
 
-  it.effect("G89: killed twice within one request, both reservations are spent", () =>
+  it.effect("G89: a run killed twice within one request has spent both reservations", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const store = Session.Store.layerMemory
@@ -164,7 +164,7 @@ describe("a budget of a kept session", () => {
       assert.deepStrictEqual([result.spent?.calls, tokensIn(result.spent)], [9, 505])
     }))
 
-  it.effect("G9: a run that begins with the sub-agent of a call which waited counts what that spends in this run alone", () =>
+  it.effect("G9: a run that begins with a waiting call's sub-agent counts only what the sub-agent spends in this run", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const asked: Array<number> = []
@@ -216,7 +216,7 @@ describe("a budget of a kept session", () => {
       assert.isAbove(kills, 5)
     }))
 
-  it.effect("G9: a resumed run tells prepareStep what was spent before the kill", () =>
+  it.effect("G9: prepareStep of a resumed run reads what the run spent before the kill", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const store = Session.Store.layerMemory
@@ -243,7 +243,7 @@ describe("a budget of a kept session", () => {
       assert.deepStrictEqual(seen, [5, 6])
     }))
 
-  it.effect("a budget of the session counts over its runs, and the next message has the limits of then", () =>
+  it.effect("a session budget counts all runs of the session, and each message brings its own limits", () =>
     Effect.gen(function*() {
       const run = (calls: number, message: string) =>
         Effect.gen(function*() {
@@ -261,7 +261,7 @@ describe("a budget of a kept session", () => {
     }))
 
   for (const way of ["the next message", "Session.abandon"]) {
-    it.effect(`a budget of the session counts a run that was killed, and given up by ${way}`, () =>
+    it.effect(`a session budget counts a killed run that ${way} gives up`, () =>
       Effect.gen(function*() {
         const store = Session.Store.layerMemory
         const given = { ...options(), tools: [look], budget: Budget.make({ calls: 9 }, { scope: "session" }) }
@@ -302,7 +302,7 @@ describe("a budget of a kept session", () => {
   }
 
   for (const way of ["a stop", "the next message", "Session.abandon"] as const) {
-    it.effect(`G9: killed behind each record, with sub-agents, and ended by ${way}: the session has spent each request`, () =>
+    it.effect(`G9: a session with sub-agents, killed after each record and ended by ${way}, has spent each request`, () =>
       Effect.gen(function*() {
         const store = Session.Store.layerMemory
         const given = () => ({

@@ -51,13 +51,13 @@ const table: Pricing.Table = {
   }
 }
 
-describe("an account of a layer", () => {
+describe("a layer's account", () => {
   const twenty = (model: Layer.Layer<Adapter.Adapter>, budget: Budget.Budget) =>
     Effect.all(Array.from({ length: 20 }, (_, index) => Chat.run(`Say ${index}`)), { concurrency: "unbounded" }).pipe(
       Effect.provide(Layer.merge(model, Limits.layer({ budget })))
     )
 
-  it.effect("G1: of twenty runs at once, seven make their request, and thirteen end", () =>
+  it.effect("G1: of twenty concurrent runs under a limit of seven calls, seven complete and thirteen end", () =>
     Effect.gen(function*() {
       const model = modelOf(() => [delay("1 second"), ...say("Yes.")])
       const results = yield* timed(twenty(model.layer, Budget.make({ calls: 7 })))
@@ -70,7 +70,7 @@ describe("an account of a layer", () => {
       for (const result of halted) assert.deepStrictEqual(ended(result), { resource: "calls", limit: 7, spent: 7 })
     }))
 
-  it.effect("G8: the same order of asking gives the same grants, and never more than the limit", () =>
+  it.effect("G8: the same order of requests gets the same grants, never above the limit", () =>
     Effect.gen(function*() {
       const seen = new Set<string>()
       for (let round = 0; round < 100; round++) {
@@ -95,7 +95,7 @@ describe("an account of a layer", () => {
       assert.strictEqual(seen.size, 1)
     }))
 
-  it.effect("G10: a step, a classification, a second pass and a reply asked for again are on the account", () =>
+  it.effect("G10: the account counts a step, a classification and a second pass whose reply breaks", () =>
     Effect.gen(function*() {
       const model = modelOf((_, index) => index === 3 ? [streamError("network_error")] : say("{\"a\":1}"))
       const format = { type: "json_schema", name: "a", schema: { type: "object", properties: {} } } as const
@@ -109,7 +109,7 @@ describe("an account of a layer", () => {
       assert.lengthOf(model.requests, 4)
     }))
 
-  it.effect("G3, G10: a classification is settled by the usage of its reply, and each has an id of its own", () =>
+  it.effect("G3, G10: a reply's usage settles a classification, and each classification has its own id", () =>
     Effect.gen(function*() {
       const ids = new Set<string>()
       const budget = Budget.from({
@@ -126,7 +126,7 @@ describe("an account of a layer", () => {
       assert.strictEqual(ids.size, 2)
     }))
 
-  it.effect("G10: a step and a classification that the account refuses fail, and make no request", () =>
+  it.effect("G10: a step and a classification fail without a request when the account refuses them", () =>
     Effect.gen(function*() {
       const model = modelOf(() => say("Yes."))
       const errors = yield* Effect.all([
@@ -152,7 +152,7 @@ describe("a run with a budget", () => {
       assert.deepStrictEqual(result.spent?.left, { calls: 0 })
     }))
 
-  it.effect("G7: with \"halt\" the run ends, and its calls are answered", () =>
+  it.effect("G7: an exhausted budget with \"halt\" ends the run and answers its calls", () =>
     Effect.gen(function*() {
       const model = modelOf(() => call("look"))
       const budget = Budget.make({ calls: 2 }, { onExhausted: "halt" })
@@ -163,7 +163,7 @@ describe("a run with a budget", () => {
     }))
 
   for (const resource of ["calls", "inputTokens", "outputTokens", "tokens", "money"] as const) {
-    it.effect(`G6: a limit of 0 ${resource} makes no request`, () =>
+    it.effect(`G6: a run with a limit of 0 ${resource} makes no request`, () =>
       Effect.gen(function*() {
         const model = modelOf(() => say("Yes."), { provider: "openai", model: "gpt-free" })
         const result = yield* Chat.run("Hi", { budget: Budget.make({ [resource]: 0 }) }).pipe(
@@ -174,7 +174,7 @@ describe("a run with a budget", () => {
       }))
   }
 
-  it.effect("G5: a model without a price makes no request under a bound of money", () =>
+  it.effect("G5: a model without a price makes no request under a money limit", () =>
     Effect.gen(function*() {
       const model = modelOf(() => say("Yes."), { provider: "openai", model: "gpt-6" })
       const result = yield* Chat.run("Hi", { budget: Budget.make({ money: 1_000_000 }) }).pipe(
@@ -206,7 +206,7 @@ describe("a run with a budget", () => {
     ["alias", "gpt-5-mini-2025-08-07", 450]
   ]
   for (const [requested, replied, money] of priced) {
-    it.effect(`G92: ${requested}${replied === undefined ? "" : `, which replies as ${replied},`} costs ${money}`, () =>
+    it.effect(`G92: a reply of ${requested}${replied === undefined ? "" : `, which replies as ${replied},`} costs ${money}`, () =>
       Effect.gen(function*() {
         const model = modelOf(
           () => [text("Yes."), used(1_000, 100), finish("stop", replied === undefined ? {} : { model: replied })],
@@ -220,7 +220,7 @@ describe("a run with a budget", () => {
       }))
   }
 
-  it.effect("a price is rounded up, and tokens from a cache have their own", () =>
+  it.effect("a price is rounded up, and cached tokens have their own price", () =>
     Effect.gen(function*() {
       const counts = usage({ inputTokens: 1_001, cachedInputTokens: 1_000, outputTokens: 0 })
       const model = modelOf(() => say("Yes.", counts), { provider: "openai", model: "gpt-5" })
@@ -230,7 +230,7 @@ describe("a run with a budget", () => {
       assert.strictEqual(result.spent?.money, 127)
     }))
 
-  it.effect("a price that the provider reports counts in dollars, and in no other currency", () =>
+  it.effect("a price reported by the provider counts in dollars and in no other currency", () =>
     Effect.gen(function*() {
       const counts = usage({ inputTokens: 1_000, outputTokens: 100, totalCost: 0.0031 })
       const model = modelOf(() => say("Yes.", counts), { provider: "openai", model: "gpt-5" })
@@ -267,28 +267,34 @@ describe("the settlement of a reply", () => {
   const said = "x".repeat(400)
   const counted = Script.rawChunk({ usage: { inputTokens: 10, outputTokens: 5 } })
   const rows: ReadonlyArray<readonly [string, Reply, readonly [number, number], number?]> = [
-    ["whole, with usage", say("Yes.", used(10, 5)), [1, 15]],
-    ["whole, without usage", say("Yes."), [1, 1_500]],
-    ["refused before a word", [preflightError("rate_limited")], [0, 0]],
-    ["refused behind usage", [counted, streamError("provider_unavailable")], [1, 15]],
-    ["a network error before a word", [preflightError("network_error")], [1, 1_500]],
-    ["a timeout before a word", [preflightError("timeout")], [1, 1_500]],
-    ["broken behind a text, nothing reported", [text(said), streamError("provider_unavailable")], [1, 1_500]],
-    ["broken behind a text, input reported", [counted, text(said), streamError("provider_unavailable")], [1, 110]],
-    ["broken behind a text, more output reported", [
+    ["a whole reply with usage", say("Yes.", used(10, 5)), [1, 15]],
+    ["a whole reply without usage", say("Yes."), [1, 1_500]],
+    ["a reply refused before its first word", [preflightError("rate_limited")], [0, 0]],
+    ["a reply refused after its usage", [counted, streamError("provider_unavailable")], [1, 15]],
+    ["a network error before the first word", [preflightError("network_error")], [1, 1_500]],
+    ["a timeout before the first word", [preflightError("timeout")], [1, 1_500]],
+    ["a reply broken after a text without reported usage", [text(said), streamError("provider_unavailable")], [
+      1,
+      1_500
+    ]],
+    ["a reply broken after a text with reported input", [counted, text(said), streamError("provider_unavailable")], [
+      1,
+      110
+    ]],
+    ["a reply broken after a text with more reported output", [
       Script.rawChunk({ usage: { inputTokens: 10, outputTokens: 900 } }),
       text(said),
       error("network_error")
     ], [1, 910]],
-    ["left by its reader", [counted, text(said), delay(Duration.infinity)], [1, 110], 3],
-    ["left before it was asked", say("Yes.", used(10, 5)), [0, 0], 0]
+    ["a reply left by its reader", [counted, text(said), delay(Duration.infinity)], [1, 110], 3],
+    ["a reply left before its request", say("Yes.", used(10, 5)), [0, 0], 0]
   ]
   for (const [title, reply, spent, leave] of rows) {
-    it.effect(`G3: ${title}`, () =>
+    it.effect(`G3: ${title} costs ${spent[0]} calls and ${spent[1]} tokens`, () =>
       Effect.map(spentBy(reply, leave), (found) => assert.deepStrictEqual(found, [...spent])))
   }
 
-  it.effect("G3: cut at every event of its reply, by its reader, by the provider and by the network", () =>
+  it.effect("G3: a reply cut at any event by its reader, by the provider or by the network settles its reservation", () =>
     Effect.gen(function*() {
       const words = Array.from({ length: 12 }, () => text("x".repeat(40)))
       const reported = 6
@@ -308,7 +314,7 @@ describe("the settlement of a reply", () => {
       }
     }))
 
-  it.effect("G3, G88: stopped at every step, nothing stays reserved", () =>
+  it.effect("G3, G88: a run stopped at any step leaves nothing reserved", () =>
     Effect.gen(function*() {
       const left: Array<number> = []
       const model = modelOf(({ messages }) =>
@@ -344,7 +350,7 @@ describe("a tree of runs", () => {
   ]
   const isInner = ({ messages }: Adapter.Request) => Message.text(messages[0]!).startsWith("Inner")
 
-  it.effect("G1: sub-agents of a run with nine calls: one, seven and one, and thirteen fail", () =>
+  it.effect("G1: nine calls allow one request, seven sub-agents and a closing call; thirteen sub-agents fail", () =>
     Effect.gen(function*() {
       const model = modelOf((request) =>
         isInner(request)
@@ -368,7 +374,7 @@ describe("a tree of runs", () => {
       assert.strictEqual(result.spent?.calls, 9)
     }))
 
-  it.effect("G2: exhausted at depth 3, all levels end in a result", () =>
+  it.effect("G2: a budget exhausted at depth 3 ends every level with a result", () =>
     Effect.gen(function*() {
       const ends: Array<string> = []
       const heard = Rule.make("heard", { end: ({ _tag }) => void ends.push(_tag) })
@@ -398,7 +404,7 @@ describe("a tree of runs", () => {
       assert.lengthOf(ends, 3)
     }))
 
-  it.effect("G90: a budget inside a budget: each request is granted by both", () =>
+  it.effect("G90: both accounts grant each request of a run with a budget inside another budget", () =>
     Effect.gen(function*() {
       const model = modelOf((request) =>
         isInner(request) ? call("look") : request.messages.length === 1 ? asksFor(1) : say("So.")
@@ -413,7 +419,7 @@ describe("a tree of runs", () => {
       assert.strictEqual(narrow.finalized, "budget")
     }))
 
-  it.effect("G91: a sub-agent that starts early waits for what its parent's reply holds", () =>
+  it.effect("G91: a sub-agent that starts early waits for the reservation of its parent's reply", () =>
     Effect.gen(function*() {
       const early = Tool.fromChat("inner", {
         parameters: { n: Schema.Finite },
@@ -433,7 +439,7 @@ describe("a tree of runs", () => {
       assert.lengthOf(model.requests, 3)
     }))
 
-  it.effect("handlers read what the tree has spent, and prepareStep what the run has", () =>
+  it.effect("handlers read what the tree has spent, and prepareStep reads what its run has spent", () =>
     Effect.gen(function*() {
       const seen: Array<number | undefined> = []
       const meter = Tool.make("look", {
@@ -453,7 +459,7 @@ describe("a tree of runs", () => {
     }))
 })
 
-it.effect("G39: another model reserves at its own price, and the reservation of the first returns", () =>
+it.effect("G39: a fallback model reserves at its own price, and the first model's reservation returns", () =>
   Effect.gen(function*() {
     const first = modelOf(() => [preflightError("provider_unavailable")], { provider: "openai", model: "gpt-5-mini" })
     const second = modelOf(() => say("Yes.", used(1_000, 100)), { provider: "openai", model: "gpt-5" })
@@ -468,8 +474,8 @@ it.effect("G39: another model reserves at its own price, and the reservation of 
     assert.deepStrictEqual(refused.spent?.left, { money: 2_249 })
   }))
 
-describe("an account of one's own", () => {
-  it.effect("each request is reserved, and settled once, also where the run is left", () =>
+describe("a custom account", () => {
+  it.effect("a custom account reserves and settles each request once, also when the reader leaves the run", () =>
     Effect.gen(function*() {
       const told: Array<unknown> = []
       const budget = Budget.from({
@@ -489,7 +495,7 @@ describe("an account of one's own", () => {
       assert.lengthOf(told, 2)
     }))
 
-  it.effect("G88: a reservation is settled by nothing where a stop comes as it is made, or where it dies", () =>
+  it.effect("G88: a reservation that is interrupted or dies is settled at zero", () =>
     Effect.gen(function*() {
       for (const isStopped of [true, false]) {
         const told: Array<unknown> = []
@@ -509,7 +515,7 @@ describe("an account of one's own", () => {
       }
     }))
 
-  it.effect("a refusal ends the run before the request, and gives back what was reserved around it", () =>
+  it.effect("a refusal ends the run before its request and returns the outer account's reservation", () =>
     Effect.gen(function*() {
       const model = modelOf(() => say("Yes."))
       const closed = Budget.from({ reserve: () => Effect.succeed(false), settle: () => Effect.void })
@@ -530,7 +536,7 @@ describe("wrong budgets", () => {
     ["no limit", () => Budget.make({}), /at least one/],
     ["count-tokens without tokens", () => Budget.make({ money: 1 }, { onUnpriced: "count-tokens" }), /tokens/],
     [
-      "a budget that is none",
+      "an object that is no budget",
       () => Effect.runSync(Effect.scoped(Layer.build(Limits.layer({ budget: {} as never })))),
       /Budget.make/
     ],
@@ -543,11 +549,11 @@ describe("wrong budgets", () => {
     ["a table without models", () => Pricing.layer({ a: {} } as never), /\["a"\]\["models"\]/]
   ]
   for (const [title, make, message] of wrong) {
-    it(`${title} is a defect that says what is right`, () => assert.throws(make, message))
+    it(`${title} is a defect whose message says what is right`, () => assert.throws(make, message))
   }
 })
 
-describe("functions of the caller that fail", () => {
+describe("failing functions of the caller", () => {
   const model = () => modelOf(() => say("Yes.", used(100, 100)), { provider: "openai", model: "gpt-5" })
   const twice = <E>(budget: Budget.Budget, given: Layer.Layer<never, E>) =>
     Effect.all([Effect.exit(Chat.run("One")), Effect.exit(Chat.run("Two")), Budget.spent]).pipe(
@@ -559,7 +565,7 @@ describe("functions of the caller that fail", () => {
     twice(Budget.make({ money: 2 }), Layer.succeed(Pricing.Prices, () => value as number))
 
   for (const value of [NaN, Infinity, -1, "5", null]) {
-    it.effect(`an estimate and a price of ${JSON.stringify(value)} are defects, and leave the bounds as they are`, () =>
+    it.effect(`an estimate and a price of ${JSON.stringify(value)} are defects and leave the limits unchanged`, () =>
       Effect.gen(function*() {
         for (
           const [ran, left, message] of [
@@ -574,14 +580,14 @@ describe("functions of the caller that fail", () => {
       }))
   }
 
-  it.effect("a price below one counts as one, so that many of them reach the bound", () =>
+  it.effect("a price below one counts as one, so that enough requests reach the limit", () =>
     Effect.gen(function*() {
       const [one, two, spent] = yield* priced(0.3)
       assert.isTrue(Exit.isSuccess(one) && Exit.isSuccess(two))
       assert.deepStrictEqual([spent?.money, spent?.left], [2, { money: 0 }])
     }))
 
-  it.effect("the price of a reply that throws fails its run, and others do not wait for the reservation", () =>
+  it.effect("a price function that throws fails its run, and other runs do not wait for its reservation", () =>
     Effect.gen(function*() {
       const told: Array<unknown> = []
       const own = Budget.from({
@@ -605,7 +611,7 @@ describe("functions of the caller that fail", () => {
       assert.deepStrictEqual([spent?.left, told], [{ money: 0 }, [1]])
     }))
 
-  it.effect("an account that dies as it settles leaves the others settled", () =>
+  it.effect("an account that dies while it settles leaves the other accounts settled", () =>
     Effect.gen(function*() {
       for (
         const dies of [() => Effect.die(new Error("no database")), () => {
@@ -624,7 +630,7 @@ describe("functions of the caller that fail", () => {
       }
     }))
 
-  it.effect("usage and a cost below zero are none that a provider reports: nothing comes back by them", () =>
+  it.effect("usage and costs below zero count as unreported, and the reservation stays spent", () =>
     Effect.gen(function*() {
       const reported = usage({ inputTokens: -1_000, outputTokens: -1_000, totalCost: -5 })
       const { layer } = modelOf(() => say("Yes.", reported), { provider: "openai", model: "gpt-5" })

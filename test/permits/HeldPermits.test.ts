@@ -40,8 +40,8 @@ const open = Effect.sync(() => Scope.makeUnsafe())
 const close = (scope: Scope.Closeable) => Scope.close(scope, Exit.void)
 const now = Clock.currentTimeMillis
 
-describe("holding: permits of a handler", () => {
-  it.effect("it takes one of the tree's permits, and returns it once, however often it is asked to", () =>
+describe("HeldPermits: the permits of a handler", () => {
+  it.effect("a handler takes one permit of the tree and returns the permit once, however often it gives it back", () =>
     Effect.gen(function*() {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
@@ -59,7 +59,7 @@ describe("holding: permits of a handler", () => {
       assert.deepStrictEqual(counts, [2, 1, 2])
     }))
 
-  it.effect("a waiting call is not overtaken by a later one that finds a permit free", () =>
+  it.effect("a later call that finds a free permit does not overtake a waiting call", () =>
     Effect.gen(function*() {
       const order = yield* play((services) =>
         Effect.gen(function*() {
@@ -84,7 +84,7 @@ describe("holding: permits of a handler", () => {
       assert.deepStrictEqual(order, ["waits", "comes later"])
     }))
 
-  it.effect("keyed permits come first, and go back with the others where the wait is broken off", () =>
+  it.effect("keyed permits are taken first, and return with the others when the wait is interrupted", () =>
     Effect.gen(function*() {
       const log = yield* play((services) =>
         Effect.gen(function*() {
@@ -113,8 +113,8 @@ describe("holding: permits of a handler", () => {
     }))
 })
 
-describe("holding: lending", () => {
-  it.effect("while a run is alive others may have the permit, and its end waits until it is free again", () =>
+describe("HeldPermits: lending", () => {
+  it.effect("others may take the permit while a run is alive, and the run's end waits until the permit is free again", () =>
     Effect.gen(function*() {
       const times = yield* play((services) =>
         Effect.gen(function*() {
@@ -138,7 +138,7 @@ describe("holding: lending", () => {
       assert.deepStrictEqual(times, [30, 1])
     }))
 
-  it.effect("of runs that overlap the last one takes it back", () =>
+  it.effect("the last of several overlapping runs takes the permit back", () =>
     Effect.gen(function*() {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
@@ -161,7 +161,7 @@ describe("holding: lending", () => {
       assert.deepStrictEqual(counts, [0, 1, 1, 0, 1])
     }))
 
-  it.effect("a run that is started while it is being taken back borrows it as well", () =>
+  it.effect("a run started while the permit is taken back borrows the permit as well", () =>
     Effect.gen(function*() {
       const counts = yield* play((services) =>
         Effect.gen(function*() {
@@ -186,7 +186,7 @@ describe("holding: lending", () => {
       assert.deepStrictEqual(counts, [1, 0, 1])
     }))
 
-  it.effect("law 11: a handler that is stopped, before or while it waits, waits no longer", () =>
+  it.effect("law 11: a handler stopped before or during its wait for the permit waits no longer", () =>
     Effect.gen(function*() {
       for (const isEarly of [true, false]) {
         const left = yield* play((services) =>
@@ -210,7 +210,7 @@ describe("holding: lending", () => {
       }
     }))
 
-  it.effect("law 3: one that was released while its run was alive takes nothing back", () =>
+  it.effect("law 3: a handler released while its run is alive takes no permit back", () =>
     Effect.gen(function*() {
       const count = yield* play((services) =>
         Effect.gen(function*() {

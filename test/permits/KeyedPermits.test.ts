@@ -36,8 +36,8 @@ const play = (scenario: (permits: KeyedPermits, log: Array<string>) => Effect.Ef
 const together = (...effects: ReadonlyArray<Effect.Effect<unknown>>) =>
   Effect.all(effects, { concurrency: "unbounded", discard: true })
 
-describe("keyed permits: the names of a call", () => {
-  it("a name is a text or made from the arguments and the call; the smaller number counts where two agree on one", () => {
+describe("KeyedPermits: the names of a call", () => {
+  it("a name is a text or made from the arguments and the call, and the smaller of two numbers for one name counts", () => {
     const limits: NonNullable<Tool.Any["limits"]> = [
       { key: "all", permits: 5 },
       { key: ({ user }: { readonly user: string }) => `user ${user}`, permits: 2 },
@@ -50,8 +50,8 @@ describe("keyed permits: the names of a call", () => {
   })
 })
 
-describe("keyed permits: taking", () => {
-  it.effect("so many hold a name at once, and the next come in their order", () =>
+describe("KeyedPermits: taking", () => {
+  it.effect("as many calls as permitted hold a name at once, and the next calls follow in their order", () =>
     Effect.gen(function*() {
       const { log, millis } = yield* play((permits, log) => {
         const work = worker(permits, log)
@@ -66,7 +66,7 @@ describe("keyed permits: taking", () => {
       assert.strictEqual(millis, 20)
     }))
 
-  it.effect("different names do not wait for each other", () =>
+  it.effect("calls with different names do not wait for each other", () =>
     Effect.gen(function*() {
       const { millis } = yield* play((permits, log) => {
         const work = worker(permits, log)
@@ -88,7 +88,7 @@ describe("keyed permits: taking", () => {
       assert.strictEqual(millis, 30)
     }))
 
-  it.effect("a smaller number holds from when it is named, for as long as the name is in use", () =>
+  it.effect("a smaller number applies from the call that names it until the name is unused", () =>
     Effect.gen(function*() {
       const { log } = yield* play((permits, log) => {
         const work = worker(permits, log)
@@ -105,7 +105,7 @@ describe("keyed permits: taking", () => {
       assert.deepStrictEqual(log.slice(8), ["later", "+e", "+f", "-e", "-f"])
     }))
 
-  it.effect("a call that is interrupted while it waits returns its permits, and leaves the queues of the names", () =>
+  it.effect("a call interrupted while it waits returns its permits and leaves the queues of its names", () =>
     Effect.gen(function*() {
       const { log, millis } = yield* play((permits, log) =>
         Effect.gen(function*() {

@@ -59,8 +59,8 @@ const chatOf = (given: AnyTool, calls: number) =>
 const valueOf = <A, E>({ exit }: Simulation.Report<A, E>): A =>
   exit?._tag === "Success" ? exit.value : assert.fail(`the run did not succeed: ${String(exit)}`)
 
-describe("lending to one run after the other", () => {
-  it.effect("law 3: a batch that a handler gives up on is stopped first, and then the handler has its permit back", () =>
+describe("a handler's permit, lent to one run after another", () => {
+  it.effect("law 3: a batch that a handler gives up stops first, and then the handler gets its permit back", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const leaf = tool("leaf", Effect.never)
@@ -70,7 +70,7 @@ describe("lending to one run after the other", () => {
       assert.deepStrictEqual(floor.log, ["20 goes on"])
     }))
 
-  it.effect("law 3: so is an executor whose scope closes", () =>
+  it.effect("law 3: an executor whose scope closes stops first, and then the handler gets its permit back", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const leaf = tool("leaf", Effect.never)
@@ -85,7 +85,7 @@ describe("lending to one run after the other", () => {
       assert.deepStrictEqual(floor.log, ["20 goes on"])
     }))
 
-  it.effect("law 4: a handler that is stopped while it waits for its permit does nothing more", () =>
+  it.effect("law 4: a handler stopped while it waits for its permit does nothing more", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const leaf = tool("leaf", Effect.sleep(10))
@@ -102,7 +102,7 @@ describe("lending to one run after the other", () => {
       assert.deepStrictEqual(floor.log, [])
     }))
 
-  it.effect("law 11: a handler that runs two runs concurrently, and waits for its permit after both, stops when interrupted", () =>
+  it.effect("law 11: an interrupted handler that waits for its permit after two concurrent runs stops", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const leaf = tool("leaf", Effect.sleep(10))
@@ -124,11 +124,11 @@ describe("permits of handlers that refuse to stop", () => {
   const ends: { readonly [how: string]: (given: AnyTool) => Effect.Effect<unknown, unknown> } = {
     "is interrupted": (given) => Effect.timeoutOption(runOf(given), 50),
     "is stopped softly": (given) => ToolRunner.run(callsOf(given.name), [given], { cancel: Effect.sleep(50) }),
-    "gave up on it": (given) => ToolRunner.run(callsOf(given.name), [given], { toolTimeout: 50 })
+    "gives the call up": (given) => ToolRunner.run(callsOf(given.name), [given], { toolTimeout: 50 })
   }
   for (const [how, end] of Object.entries(ends)) {
     for (const limits of [undefined, [{ key: "one", permits: 1 }]]) {
-      it.effect(`law 11: others have them when a run ${how} (${limits === undefined ? "of the tree" : "by name"})`, () =>
+      it.effect(`law 11: other calls get the permits of a deaf handler when its run ${how} (${limits === undefined ? "permits of the tree" : "permits by name"})`, () =>
         Effect.gen(function*() {
           const floor = new Floor()
           const declared = limits === undefined ? {} : { limits }
@@ -249,7 +249,7 @@ const nothing = { hasEnded: true, isFree: true, names: 0, isBounded: true, atWor
 
 describe("lending, wherever a run is stopped", () => {
   for (const [name, scenario] of Object.entries(scenarios)) {
-    it.effect(`laws 3 and 4: every permit comes back, and the bound holds: ${name}`, () =>
+    it.effect(`laws 3 and 4: every permit comes back and the bound holds, wherever a run is stopped: ${name}`, () =>
       Effect.gen(function*() {
         for (
           const [bound, ops] of sampleOf(

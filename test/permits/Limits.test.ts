@@ -22,7 +22,7 @@ describe("Limits: permits of the tree", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("the bound of the outermost run is that of the whole tree, down to a single permit", () =>
+  it.effect("the bound of the outermost run applies to the whole tree, down to a single permit", () =>
     Effect.gen(function*() {
       for (const maxConcurrency of [1, 2, 3]) {
         const gauge = new Gauge()
@@ -32,7 +32,7 @@ describe("Limits: permits of the tree", () => {
       }
     }))
 
-  it.effect("a tree that is interrupted in the middle leaves nothing, and its permits come back", () =>
+  it.effect("a tree interrupted in the middle leaves no running handler, and its permits come back", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const program = Effect.gen(function*() {
@@ -48,7 +48,7 @@ describe("Limits: permits of the tree", () => {
       assert.isAtMost(gauge.most, 4)
     }))
 
-  it.effect("a handler holds no permit while its run is alive, and has one again when it goes on", () =>
+  it.effect("a handler holds no permit while its run is alive, and has one again when the handler continues", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const parent = Tool.make("parent", {
@@ -68,7 +68,7 @@ describe("Limits: permits of the tree", () => {
       assert.deepStrictEqual([gauge.total, gauge.most], [16, 2])
     }))
 
-  it.effect("runs of one handler that overlap give the permit back once", () =>
+  it.effect("overlapping runs of one handler give the permit back once", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const parent = Tool.make("parent", {
@@ -87,7 +87,7 @@ describe("Limits: permits of the tree", () => {
       assert.strictEqual(gauge.most, 2)
     }))
 
-  it.effect("a run that its handler gave up on gives the handler its permit back", () =>
+  it.effect("a run given up by its handler returns the handler's permit", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const parent = Tool.make("parent", {
@@ -105,7 +105,7 @@ describe("Limits: permits of the tree", () => {
       assert.strictEqual(gauge.most, 2)
     }))
 
-  it("a bound that is no positive integer is refused", () => {
+  it("a bound that is not a positive integer is refused", () => {
     for (const permits of [0, -1, 1.5, Number.NaN]) {
       assert.throws(() => Limits.layer({ permits }), /permits must be a positive integer/)
     }
@@ -124,7 +124,7 @@ describe("Limits: permits by name", () => {
       }
     })
 
-  it.effect("at most so many handlers run under a name that the arguments make", () =>
+  it.effect("at most the permitted number of handlers runs under a name made from the arguments", () =>
     Effect.gen(function*() {
       const gauges = new Map<string, Gauge>()
       const calls = ["a", "b", "a", "a", "b", "a"].map((tenant, index) =>
@@ -142,7 +142,7 @@ describe("Limits: permits by name", () => {
       assert.strictEqual(report.millis, 20)
     }))
 
-  it.effect("names are shared by tools and by runs, and are removed when they are no longer used", () =>
+  it.effect("tools and runs share names, and unused names are removed", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const tool = (name: string) =>
@@ -166,7 +166,7 @@ describe("Limits: permits by name", () => {
       assert.strictEqual(report.millis, 40)
     }))
 
-  it.effect("the timeout of a call starts when it has its permits", () =>
+  it.effect("a call's timeout starts once the call has its permits", () =>
     Effect.gen(function*() {
       const tool = Tool.make("slow", {
         parameters: anything,
@@ -180,7 +180,7 @@ describe("Limits: permits by name", () => {
       assert.strictEqual(report.millis, 40)
     }))
 
-  it.effect("where two tools give one name different numbers, the smaller holds", () =>
+  it.effect("where two tools give one name different numbers, the smaller number applies", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const tool = (name: string, permits: number) =>
@@ -199,7 +199,7 @@ describe("Limits: permits by name", () => {
       assert.deepStrictEqual([gauge.total, gauge.most], [5, 2])
     }))
 
-  it.effect("a name function that throws costs its call, and no permit", () =>
+  it.effect("a name function that throws fails its call and takes no permit", () =>
     Effect.gen(function*() {
       const tool = Tool.make("broken", {
         parameters: anything,
@@ -221,7 +221,7 @@ describe("Limits: permits by name", () => {
       assert.include(String(messages[0]?.content), "handler_raised")
     }))
 
-  it("limits that cannot be used are refused when the tool is made", () => {
+  it("invalid limits are refused when the tool is made", () => {
     const wrong: ReadonlyArray<readonly [limits: unknown, message: string]> = [
       [{}, "limits must be a list of { key, permits }"],
       [[{}], "limits[0] must be { key, permits }"],
