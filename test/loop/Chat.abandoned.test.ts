@@ -78,9 +78,9 @@ const logged = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     return { names, value }
   })
 
-describe("a handler abandoned in a run within a run", () => {
+describe("a handler abandoned in a nested run", () => {
   for (const [how, wrap] of Object.entries(inner)) {
-    it.effect(`M-07: of ${how}: the result of the run around it names it, with the path of calls`, () =>
+    it.effect(`M-07: ${how}: the result of the outer run names a nested handler by its call path`, () =>
       Effect.gen(function*() {
         const tool = wrap(deaf)
         const run = ToolRunner.run([Message.toolCall("c0", "outer")], [tool], { grace })
@@ -100,7 +100,7 @@ describe("a handler abandoned in a run within a run", () => {
         )
       }))
 
-    it.effect(`M-07: of ${how}, when the run around it is stopped`, () =>
+    it.effect(`M-07: ${how}: a stopped outer run names a nested handler that refuses to stop`, () =>
       Effect.gen(function*() {
         const tool = wrap({ ...deaf, timeout: undefined } as unknown as AnyTool)
         for (const policy of [Policy.standard, Policy.falai]) {
@@ -115,7 +115,7 @@ describe("a handler abandoned in a run within a run", () => {
   }
 
   for (const interrupt of ["cancel", "block"] as const) {
-    it.effect(`M-07: three deep (${interrupt}): each run names it by its path from that run`, () =>
+    it.effect(`M-07: each of three nested runs (${interrupt}) names the handler by its path from that run`, () =>
       Effect.gen(function*() {
         const results: Array<ReadonlyArray<unknown> | undefined> = []
         const noting = (name: string, tool: AnyTool) =>
@@ -149,7 +149,7 @@ describe("a handler abandoned in a run within a run", () => {
       }))
   }
 
-  it.effect("M-07: beside those of the run itself, and of several runs within it", () =>
+  it.effect("M-07: a run names its own abandoned handlers beside those of several nested runs", () =>
     Effect.gen(function*() {
       const calls = [Message.toolCall("a", "outer"), Message.toolCall("b", "deaf"), Message.toolCall("c", "outer")]
       const { value } = yield* elapsed(ToolRunner.run(calls, [chatting("outer", deaf), deaf], { grace }))
@@ -160,7 +160,7 @@ describe("a handler abandoned in a run within a run", () => {
       ])
     }))
 
-  it.effect("M-07: and a run in which everything stops has no such names", () =>
+  it.effect("M-07: a run whose nested handlers all stop names no abandoned handler", () =>
     Effect.gen(function*() {
       const quick = Tool.make("deaf", { parameters: {}, timeout: 50, handler: () => Effect.never }) as AnyTool
       const run = ToolRunner.run([Message.toolCall("c0", "outer")], [chatting("outer", quick)], { grace })

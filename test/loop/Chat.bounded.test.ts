@@ -41,23 +41,23 @@ interface Slow {
 
 /** A run in which one thing takes its time when it is stopped. */
 const cases: { readonly [what: string]: (wait: Effect.Effect<never>) => Slow } = {
-  "onEvent, at the first event": (wait) => ({
+  "onEvent at the first event": (wait) => ({
     kind: "hook",
     name: "onEvent",
     options: { onEvent: (event) => event._tag === "MessageStarted" ? wait : undefined }
   }),
-  "onEvent, at the end of a step": (wait) => ({
+  "onEvent at the end of a step": (wait) => ({
     kind: "hook",
     name: "onEvent",
     options: { onEvent: (event) => event._tag === "StepCompleted" ? wait : Effect.void }
   }),
   "haltWhen": (wait) => ({ kind: "hook", name: "haltWhen", options: { haltWhen: () => wait } }),
-  "an adapter that opens": (wait) => ({
+  "an opening adapter": (wait) => ({
     kind: "adapter",
     name: "stream",
     model: adapter(() => Stream.unwrap(wait))
   }),
-  "an adapter that is read": (wait) => ({
+  "a read adapter": (wait) => ({
     kind: "adapter",
     name: "stream",
     model: adapter(() => Stream.concat(Stream.make(started), Stream.fromEffect(wait)))
@@ -106,11 +106,11 @@ const stopped = (
   }).pipe(Effect.provideService(Logger.CurrentLoggers, new Set([logger])))
 }
 
-describe("a stop is over within the grace period", () => {
+describe("a stop within the grace period", () => {
   for (const [what, make] of Object.entries(cases)) {
     for (const [pace, wait] of Object.entries(slow)) {
       for (const how of ["cancel", "deadline", "interrupt"] as const) {
-        it.effect(`M-03: ${how}, while ${what} ${pace}`, () =>
+        it.effect(`M-03: a run stopped by ${how} ends within the grace period while ${what} ${pace}`, () =>
           Effect.gen(function*() {
             const { kind, model = Script.layer([calling, [Script.finish("stop")]]), name, options } = make(wait)
             const { abandoned, at, exit } = yield* stopped(
@@ -130,7 +130,7 @@ describe("a stop is over within the grace period", () => {
     }
   }
 
-  it.effect("M-03: an adapter whose finalizer never ends", () =>
+  it.effect("M-03: a stopped run ends and names the adapter although the adapter's finalizer never ends", () =>
     Effect.gen(function*() {
       for (const how of ["cancel", "deadline", "interrupt"] as const) {
         const stream = () =>
@@ -168,7 +168,7 @@ describe("a stop is over within the grace period", () => {
       assert.isTrue((yield* Fiber.join(step)).done)
     }))
 
-  it.effect("M-03: a nested run keeps the bounds of the run around it", () =>
+  it.effect("M-03: a nested run keeps the bounds of its outer run", () =>
     Effect.gen(function*() {
       const inner = Tool.fromChat("inner", {
         parameters: {},
@@ -188,7 +188,7 @@ describe("a stop is over within the grace period", () => {
     }))
 
   for (const [pace, wait] of Object.entries(slow)) {
-    it.effect(`M-03: an observer that begins after the stop, and ${pace}, has the rest of the grace period`, () =>
+    it.effect(`M-03: an observer that begins after the stop and ${pace} gets the rest of the grace period`, () =>
       Effect.gen(function*() {
         const model = Script.layer([[Script.text("hi"), Script.delay("1 hour"), Script.finish("stop")]])
         let beganAt = 0
@@ -208,7 +208,7 @@ describe("a stop is over within the grace period", () => {
       }))
   }
 
-  it.effect("M-03: an observer that is slow and ends sees every event of a run that is cancelled", () =>
+  it.effect("M-03: a slow observer sees every event of a cancelled run", () =>
     Effect.gen(function*() {
       const seen: Array<string> = []
       const onEvent = (event: Event.Event) => Effect.andThen(Effect.sleep(5), Effect.sync(() => seen.push(event._tag)))
@@ -229,7 +229,7 @@ describe("a stop is over within the grace period", () => {
       assert.deepStrictEqual(events.slice(-2), ["StepCompleted", "ChatCompleted"])
     }))
 
-  it.effect("M-03: hooks run in one fiber of the run, with the services of its reader", () =>
+  it.effect("M-03: all hooks of a run share one fiber, and the children they fork end with the run", () =>
     Effect.gen(function*() {
       const fibers = new Set<number>()
       let children = 0
@@ -253,7 +253,7 @@ describe("a stop is over within the grace period", () => {
   const saying = (millis: number, log: Array<string>) =>
     Effect.andThen(Effect.sleep(millis), Effect.sync(() => log.push("released")))
 
-  it.effect("M-03: a condition that is asked when the run is cancelled has the grace period to clean up", () =>
+  it.effect("M-03: a condition interrupted by a cancel gets the grace period to clean up", () =>
     Effect.gen(function*() {
       for (
         const [millis, end, named] of [[20, 220, []], [500, 200 + grace, [{
@@ -284,7 +284,7 @@ describe("a stop is over within the grace period", () => {
       }
     }))
 
-  it.effect("M-03: what a condition, an observer or a cancel effect forks is released before the run has ended", () =>
+  it.effect("M-03: fibers forked by a condition, an observer or a cancel effect are released before the run ends", () =>
     Effect.gen(function*() {
       const forking = (log: Array<string>) =>
         Effect.asVoid(Effect.forkChild(Effect.uninterruptible(saying(50, log)), { startImmediately: true }))
@@ -310,7 +310,7 @@ describe("a stop is over within the grace period", () => {
       }
     }))
 
-  it.effect("M-03: a child of a condition that refuses to stop is named within the grace period", () =>
+  it.effect("M-03: the run names a condition's child that refuses to stop within the grace period", () =>
     Effect.gen(function*() {
       const logged: Array<Event.Abandoned> = []
       const logger = Logger.make(({ message }) => {
@@ -330,7 +330,7 @@ describe("a stop is over within the grace period", () => {
       assert.deepStrictEqual(logged.map(({ kind, name }) => ({ kind, name })), [{ kind: "hook", name: "haltWhen" }])
     }))
 
-  it.effect("M-03: a fiber that a condition forks runs on in the following turns, as does one that an observer forks", () =>
+  it.effect("M-03: a fiber forked by a condition or an observer keeps running during the following turns", () =>
     Effect.gen(function*() {
       const nap = Tool.make("echo", { parameters: {}, handler: () => Effect.sleep(100) })
       for (const hook of ["haltWhen", "onEvent"] as const) {
@@ -361,7 +361,7 @@ describe("a stop is over within the grace period", () => {
       }
     }))
 
-  it.effect("M-03: a reply has ended when the adapter says so, though a fiber that it forked refuses to stop", () =>
+  it.effect("M-03: a reply ends when its adapter says so, although a fiber forked by the adapter refuses to stop", () =>
     Effect.gen(function*() {
       for (const end of [Cause.done(), Effect.die("broken")]) {
         const called: Arr.NonEmptyReadonlyArray<Event.AdapterEvent> = [
@@ -395,7 +395,7 @@ describe("a stop is over within the grace period", () => {
       }
     }))
 
-  it.effect("M-03: a finished reply is closed within the grace period, though nothing stops the run", () =>
+  it.effect("M-03: a finished reply is closed within the grace period even when nothing stops the run", () =>
     Effect.gen(function*() {
       const replied: Event.AdapterEvent = {
         _tag: "MessageCompleted",
@@ -435,7 +435,7 @@ describe("a stop is over within the grace period", () => {
       }
     }))
 
-  it.effect("M-03: a deadline that passes while a handler blocks the thread asks the model for nothing more", () =>
+  it.effect("M-03: a run asks the model for nothing more after a deadline that passes while a handler blocks the thread", () =>
     Effect.gen(function*() {
       const clock = yield* Clock.Clock
       // The thread is blocked: the time goes on, and no timer has fired.

@@ -18,8 +18,8 @@ const cancelledRun = (
     Effect.provide(Stream.runCollect(Chat.stream("go", { tools, cancel: at(millis) })), Script.layer(script))
   )
 
-describe("cancel", () => {
-  it.effect("CF-16: during a reply, the partial text is kept and the run completes as Cancelled", () =>
+describe("Chat: the cancel option", () => {
+  it.effect("CF-16: a run cancelled during a reply keeps the partial text and completes as Cancelled", () =>
     Effect.gen(function*() {
       const report = yield* cancelledRun(
         [[Script.text("one "), Script.delay(100), Script.text("two"), Script.finish("stop")]],
@@ -39,7 +39,7 @@ describe("cancel", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("R-398, CF-20: running calls are interrupted, blocking ones finish, queued ones never start", () =>
+  it.effect("R-398, CF-20: a cancel interrupts running calls, lets blocking calls finish and never starts queued calls", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         const recorder = yield* Recorder.make
@@ -104,7 +104,7 @@ describe("cancel", () => {
       assert.deepStrictEqual(contents(result.thread.messages), ["go", "", "pong"])
     }))
 
-  it.effect("R-399: a signal that was aborted before the run starts nothing", () =>
+  it.effect("R-399: a run given an already aborted signal starts nothing", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         const scripted = yield* Script.make([[Script.text("x"), Script.finish("stop")]])
@@ -117,7 +117,7 @@ describe("cancel", () => {
       assert.deepStrictEqual(contents(result.thread.messages), ["go"])
     }))
 
-  it.effect("CF-16: a model that never answers is left at once", () =>
+  it.effect("CF-16: a cancelled run leaves a model that never answers at once", () =>
     Effect.gen(function*() {
       const report = yield* cancelledRun([[Script.delay("Infinity"), Script.text("x")]], [], 20)
       assert.strictEqual(succeeded(report).at(-1)?._tag, "ChatCompleted")
@@ -125,7 +125,7 @@ describe("cancel", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("CF-16: a model that never lets itself be opened is left at once, by a deadline as well", () =>
+  it.effect("CF-16: a cancel or a deadline leaves a model that never opens its reply at once", () =>
     Effect.gen(function*() {
       const opening = Stream.fromPull<never, never, never, never, never>(Effect.never)
       const adapter = { stream: () => opening }
@@ -139,7 +139,7 @@ describe("cancel", () => {
       }
     }))
 
-  it.effect("a run that asks its caller whether to halt is cancelled while it asks, by a deadline as well", () =>
+  it.effect("a cancel or a deadline ends a run at once while its halt condition is being asked", () =>
     Effect.gen(function*() {
       const tool = Tool.make("tool", { parameters: {}, handler: () => Effect.succeed("answer") })
       for (const stop of [{ cancel: at(20) }, { deadline: 20 }]) {
@@ -156,7 +156,7 @@ describe("cancel", () => {
       }
     }))
 
-  it.effect("CF-16: a run that ends before it is cancelled is not", () =>
+  it.effect("CF-16: a run that ends before its cancel effect completes normally", () =>
     Effect.gen(function*() {
       const report = yield* cancelledRun([[Script.text("x"), Script.finish("stop")]], [], 1000)
       const last = succeeded(report).at(-1)
@@ -165,7 +165,7 @@ describe("cancel", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("J-16: a batch of its own is cancelled the same way", () =>
+  it.effect("J-16: ToolRunner.run cancels its calls like a chat run", () =>
     Effect.gen(function*() {
       const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.sleep(30) })
       const block = Tool.make("block", {

@@ -107,10 +107,10 @@ const closing = (wire: Wire, stop: Stop, interrupt: "cancel" | "block"): Effect.
     assert.deepStrictEqual(order, ["closed", "handler ended"])
   }))
 
-describe("the connection is closed before any handler has ended", () => {
+describe("closing the connection of a stopped run", () => {
   for (const [protocol, wire] of Object.entries(wires)) {
     for (const [way, stop] of Object.entries(stops)) {
-      it.live(`M-02: ${protocol}, ${way}, beside a deaf tool and one that blocks`, () =>
+      it.live(`M-02: ${protocol}, stopped by ${way}: the connection closes before a deaf or a blocking handler ends`, () =>
         Effect.gen(function*() {
           for (const interrupt of ["cancel", "block"] as const) {
             for (let round = 0; round < 5; round++) yield* closing(wire, stop, interrupt)
@@ -133,11 +133,11 @@ const serveUntil = (pieces: ReadonlyArray<string>, reads: number, written: () =>
     write(0)
   })
 
-describe("a run is stopped at every read of the wire", () => {
+describe("a run stopped at every read of the wire", () => {
   for (const [protocol, wire] of Object.entries(wires)) {
     for (const how of ["soft", "hard"] as const) {
       it.live(
-        `M-02, law 3: ${protocol}, ${how}: the server sees the close, and nothing is alive`,
+        `M-02, law 3: ${protocol}, ${how} stop: the server sees the close and no handler stays alive`,
         () =>
           Effect.gen(function*() {
             const pieces = [...wire.calling, ...wire.rest.slice(0, -1)]

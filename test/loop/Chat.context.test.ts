@@ -26,7 +26,7 @@ const script: Script.Input = [
 ]
 
 describe("context updates", () => {
-  it.effect("R-402, R-403, J-22, CF-17: they are merged in call order, and seen from the next step on", () =>
+  it.effect("R-402, R-403, J-22, CF-17: context updates merge in call order and are seen from the next step on", () =>
     Effect.gen(function*() {
       const run = Chat.run("go", { tools: [set], context: { z: 0 } })
       const { contextUpdate, steps } = succeeded(yield* Simulation.run(Effect.provide(run, Script.layer(script))))
@@ -36,7 +36,7 @@ describe("context updates", () => {
       assert.deepStrictEqual(contextUpdate, { a: "fast", b: 1, c: 3 })
     }))
 
-  it.effect("law 6: the fold of the stream has them as the run has, for a chat, a step and a runner", () =>
+  it.effect("law 6: the streamed and the awaited run of a chat, a step and a tool runner report the same context updates", () =>
     Effect.gen(function*() {
       const options = { tools: [set] }
       const model = Script.layer(script)
@@ -55,7 +55,7 @@ describe("context updates", () => {
       assert.deepStrictEqual(runner.contextUpdate, { q: 1 })
     }))
 
-  it.effect("R-402: a run without a given context has its own, which it shares with no other run", () =>
+  it.effect("R-402: a run without a given context has a context of its own, shared with no other run", () =>
     Effect.gen(function*() {
       const contexts: Array<object> = []
       const look = Tool.make("look", {
@@ -72,7 +72,7 @@ describe("context updates", () => {
       assert.strictEqual(new Set(contexts).size, 2)
     }))
 
-  it.effect("R-397: a handler that fails, is stopped or is tried again adds nothing of that attempt", () =>
+  it.effect("R-397: an attempt that fails, is stopped or is retried adds no context update", () =>
     Effect.gen(function*() {
       const add = (more: object, end: (attempt: number) => Effect.Effect<unknown, string>) => ({
         parameters: {},
@@ -95,7 +95,7 @@ describe("context updates", () => {
       assert.deepStrictEqual(contextUpdate, { again2: true, asks1: true })
     }))
 
-  it.effect("R-397: a handler whose result cannot be written adds nothing", () =>
+  it.effect("R-397: a handler whose result cannot be encoded adds no context update", () =>
     Effect.gen(function*() {
       const tool = Tool.make("tool", {
         parameters: {},
@@ -109,7 +109,7 @@ describe("context updates", () => {
       assert.isUndefined(contextUpdate)
     }))
 
-  it.effect("an update that is no object is a defect of its call whose message says how to fix it", () =>
+  it.effect("a context update that is not an object fails its call", () =>
     Effect.gen(function*() {
       const wrong = Tool.make("wrong", {
         parameters: {},
@@ -122,7 +122,7 @@ describe("context updates", () => {
       assert.include(String(messages[0]?.content), "handler_raised")
     }))
 
-  it.effect("a name like __proto__ is a name like any other", () =>
+  it.effect("a context update stores a name such as __proto__ like any other name", () =>
     Effect.gen(function*() {
       const values = JSON.parse("{\"__proto__\": { \"polluted\": true }}") as Readonly<Record<string, unknown>>
       const tool = Tool.make("tool", { parameters: {}, handler: (_, call) => call.updateContext(values) })

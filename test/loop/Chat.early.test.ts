@@ -43,7 +43,7 @@ describe("early start", () => {
       assert.strictEqual(report.millis, 550)
     }))
 
-  it.effect("CF-3: a tool that is not declared read-only waits for the end of the reply", () =>
+  it.effect("CF-3: a tool not declared read-only waits for the end of the reply", () =>
     Effect.gen(function*() {
       const write = Tool.make("write", { parameters: {}, handler: () => Effect.as(Effect.sleep(300), "written") })
       const log = succeeded(
@@ -53,7 +53,7 @@ describe("early start", () => {
       assert.deepStrictEqual(at(log, "ToolResultEncoded"), [850])
     }))
 
-  it.effect("CF-3: onCallReady starts every tool, afterTurn none", () =>
+  it.effect("CF-3: onCallReady starts every tool early, and afterTurn starts none early", () =>
     Effect.gen(function*() {
       const write = Tool.make("write", { parameters: {}, handler: () => Effect.sleep(10) })
       const look = readOnly("look", Effect.sleep(10))
@@ -70,7 +70,7 @@ describe("early start", () => {
       assert.deepStrictEqual(yield* starts("afterTurn", "look"), [550])
     }))
 
-  it.effect("R-136: answers are in call order, whichever calls started early", () =>
+  it.effect("R-136: answers stand in call order, whichever calls started early", () =>
     Effect.gen(function*() {
       const write = Tool.make("write", { parameters: {}, handler: () => Effect.succeed("w") })
       const look = readOnly("look", Effect.as(Effect.sleep(1000), "l"))
@@ -127,7 +127,7 @@ describe("early start", () => {
       assert.strictEqual(report.millis, 60)
     }))
 
-  it.effect("law 2: a call whose completion is sent again runs once", () =>
+  it.effect("law 2: a call whose completion is sent twice runs once", () =>
     Effect.gen(function*() {
       let runs = 0
       const look = readOnly("look", Effect.sync(() => ++runs))
@@ -148,7 +148,7 @@ describe("early start", () => {
       assert.deepStrictEqual(Thread.unanswered(thread), [])
     }))
 
-  it.effect("R-357, R-345: a call without usable arguments is answered after the reply, and never starts", () =>
+  it.effect("R-357, R-345: a call without usable arguments is answered after the reply and never starts", () =>
     Effect.gen(function*() {
       let runs = 0
       const look = readOnly("look", Effect.sync(() => ++runs))
@@ -171,7 +171,7 @@ describe("early start", () => {
       assert.include(String(result.thread.messages[2]?.content), "invalid_arguments")
     }))
 
-  it.effect("§3.3-7: a turn that may fail as a whole cannot start early", () =>
+  it.effect("§3.3-7: a policy that fails whole turns cannot start calls early", () =>
     Effect.gen(function*() {
       const policy: Policy.Policy = { ...Policy.allm, start: "readOnly" }
       const exit = yield* Effect.exit(Effect.provide(Chat.run("go", { policy }), Script.layer([])))
@@ -187,7 +187,7 @@ const endings = {
 
 describe("a reply that ends badly after a tool has started", () => {
   for (const [name, ending] of Object.entries(endings)) {
-    it.effect(`J-29, law 1: ${name}: what runs is interrupted, awaited and answered`, () =>
+    it.effect(`J-29, law 1: a running call is interrupted, awaited and answered after its reply ends badly (${name})`, () =>
       Effect.gen(function*() {
         const program = Effect.gen(function*() {
           const recorder = yield* Recorder.make
@@ -220,7 +220,7 @@ describe("a reply that ends badly after a tool has started", () => {
       }))
   }
 
-  it.effect("law 7: a call that comes after the end or an error never starts, in one read with it or in another", () =>
+  it.effect("law 7: a call behind the end or an error of its reply never starts, in the same read or in a later read", () =>
     Effect.gen(function*() {
       const message = Message.assistant("")
       const call = { _tag: "ToolCallCompleted", id: "a", name: "look", arguments: {}, rawArguments: "{}" } as const
@@ -243,7 +243,7 @@ describe("a reply that ends badly after a tool has started", () => {
 
   for (const interrupt of ["cancel", "block"] as const) {
     for (const start of ["readOnly", "onCallReady", "afterTurn"] as const) {
-      it.effect(`M-05: after a cut every call whose arguments were final runs to its end (${interrupt}, ${start})`, () =>
+      it.effect(`M-05: after a cut every call with final arguments runs to its end (${interrupt}, ${start})`, () =>
         Effect.gen(function*() {
           const body = (value: string) => Effect.as(Effect.sleep(40), value)
           const look = readOnly("look", body("seen"), { interrupt })
@@ -270,7 +270,7 @@ describe("a reply that ends badly after a tool has started", () => {
     }
   }
 
-  it.effect("M-05: after a filter or an error no call runs, and what had started is called back", () =>
+  it.effect("M-05: after a content filter or an error no call starts, and running calls are interrupted", () =>
     Effect.gen(function*() {
       for (const ending of [endings.content_filter, endings.error, endings.dropped, [Script.finish("error")]]) {
         let writes = 0
@@ -288,7 +288,7 @@ describe("a reply that ends badly after a tool has started", () => {
       }
     }))
 
-  it.effect("R-357, P-17: a call that was whole runs after a cut, whether or not a neighbour had started", () =>
+  it.effect("R-357, P-17: a complete call runs after a cut, whether or not another call had started", () =>
     Effect.gen(function*() {
       const look = readOnly("look", Effect.sleep(40))
       const write = Tool.make("write", { parameters: {}, handler: () => Effect.succeed("written") })
@@ -305,7 +305,7 @@ describe("a reply that ends badly after a tool has started", () => {
       }
     }))
 
-  it.effect("law 1: two calls of one id in one read are kept apart, and only the read-only one starts early", () =>
+  it.effect("law 1: two calls with one id in one read are kept apart, and only the read-only call starts early", () =>
     Effect.gen(function*() {
       const starts: Array<string> = []
       const look = readOnly("look", Effect.sync(() => starts.push("look")))
@@ -318,7 +318,7 @@ describe("a reply that ends badly after a tool has started", () => {
       assert.deepStrictEqual(Thread.unanswered(step.thread), [])
     }))
 
-  it.effect("R-398: a handler that blocks interruption finishes, and its result counts", () =>
+  it.effect("R-398: after an error a handler that blocks interruption finishes, and its result counts", () =>
     Effect.gen(function*() {
       const look = readOnly("look", Effect.as(Effect.sleep(50), "whole"), { interrupt: "block" })
       const model = Script.layer([[Script.toolCall("a", "look"), Script.delay(5), Script.error("network_error")]])
@@ -327,7 +327,7 @@ describe("a reply that ends badly after a tool has started", () => {
       assert.strictEqual(step.toolResults[0]?.content, "whole")
     }))
 
-  it.effect("law 1: what waited for a place is answered, and never starts", () =>
+  it.effect("law 1: after a content filter a call waiting for a permit is answered and never starts", () =>
     Effect.gen(function*() {
       let runs = 0
       const look = readOnly("look", Effect.andThen(Effect.sync(() => runs++), Effect.sleep(50)))
@@ -345,8 +345,8 @@ describe("a reply that ends badly after a tool has started", () => {
     }))
 })
 
-describe("leaving a reply while tools of it run", () => {
-  it.effect("law 3: nothing is alive at whatever step the run is interrupted", () =>
+describe("leaving a reply while its tools run", () => {
+  it.effect("law 3: nothing stays alive at whatever step the run is interrupted", () =>
     Effect.gen(function*() {
       const program = (recorder: Recorder.Recorder) => {
         const look = Tool.make("look", {
@@ -388,7 +388,7 @@ describe("leaving a reply while tools of it run", () => {
       }
     }))
 
-  it.effect("law 10: the model is read no further than one read ahead of the reader", () =>
+  it.effect("law 10: the model is read at most one read ahead of the reader", () =>
     Effect.gen(function*() {
       const look = readOnly("look", Effect.sleep(1000))
       const entries = Array.from({ length: 200 }, (_, index) => Script.text(`${index} `))

@@ -118,12 +118,12 @@ const tools = [
 const outcomeUnder = (policy: Policy.Policy, family: Family) =>
   policy.unknownTool === "failTurn" && family.name === "hidden deltas" ? undefined : family.outcome
 
-describe("Chat: fold equals run", () => {
+describe("Chat: a run and the fold of its stream", () => {
   for (const family of families) {
     for (const [preset, policy] of Object.entries({ standard: Policy.standard, allm: Policy.allm })) {
       const outcome = outcomeUnder(policy, family)
       if (outcome === undefined) continue
-      it.effect(`C-31, R-143, R-194: ${family.name}, ${preset}`, () =>
+      it.effect(`C-31, R-143, R-194: ${family.name}, ${preset}: the awaited and the streamed run are the same`, () =>
         Effect.gen(function*() {
           const { result } = yield* chatOf(family.scripts, { tools, ...family.options, policy }, family.input)
           assert.strictEqual(result.outcome._tag, outcome)
@@ -132,7 +132,7 @@ describe("Chat: fold equals run", () => {
     }
   }
 
-  it.effect("C-31, R-143: what differs between completion orders is the order of events alone", () =>
+  it.effect("C-31, R-143: the two result orders give the same result and differ only in event order", () =>
     Effect.gen(function*() {
       const scripts = [turn(call("a", "slow"), call("b", "echo")), done]
       const completion = yield* chatOf(scripts, { tools })

@@ -25,7 +25,7 @@ const messageOf = (exit: Exit.Exit<unknown, unknown>): string =>
   Exit.isFailure(exit) ? String(Cause.squash(exit.cause)) : "it succeeded"
 
 describe("Chat: options of programs without types", () => {
-  it.effect("what cannot stop a run, and what is no tool, is refused by its name before a model is asked", () =>
+  it.effect("an option of a wrong type is refused with a message that names the option before a model is asked", () =>
     Effect.gen(function*() {
       const model = yield* Script.make({ script: done })
       const refused: ReadonlyArray<readonly [options: object, message: string]> = [
@@ -44,8 +44,8 @@ describe("Chat: options of programs without types", () => {
     }))
 })
 
-describe("Chat: runs that cannot be started", () => {
-  it.effect("C-14, R-175: a first model call that cannot be made fails the run and the stream", () =>
+describe("Chat: runs that cannot start", () => {
+  it.effect("C-14, R-175: a refused first model call fails the awaited run and the stream", () =>
     Effect.gen(function*() {
       for (const input of [{}, { scripts: [[Script.preflightError("authentication_failed")]] }]) {
         const reason = "scripts" in input ? "authentication_failed" : "no_scripted_response"
@@ -64,7 +64,7 @@ describe("Chat: runs that cannot be started", () => {
       }
     }))
 
-  it.effect("R-187, P-13: an empty thread and a missing adapter give no event at all", () =>
+  it.effect("R-187, P-13: a run with an empty thread or without an adapter emits no event", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done])
       const empty = yield* Effect.flip(Effect.provide(Stream.runHead(Chat.stream([])), model.layer))
@@ -78,7 +78,7 @@ describe("Chat: runs that cannot be started", () => {
 })
 
 describe("Chat: runs that fail midway", () => {
-  it.effect("C-12, R-172, R-176: an error in a later reply ends the run with its step among the steps", () =>
+  it.effect("C-12, R-172, R-176: an error in a later reply ends the run and keeps its step", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, [text("p"), error("network_error")]], { tools: [echo] })
       assert.strictEqual(result.haltedReason, "error")
@@ -88,7 +88,7 @@ describe("Chat: runs that fail midway", () => {
       assert.deepStrictEqual(transcript(result.thread).at(-1), "assistant(p)")
     }))
 
-  it.effect("R-176: an error in the first reply after its first event is a result, too", () =>
+  it.effect("R-176: an error after the first event of the first reply gives a result with that step", () =>
     Effect.gen(function*() {
       for (const script of [[text("p"), error("network_error")], [text("p"), Script.streamError("network_error")]]) {
         const { events, result } = yield* chatOf([script])
@@ -98,7 +98,7 @@ describe("Chat: runs that fail midway", () => {
       }
     }))
 
-  it.effect("C-13, R-175, R-190: a later model call that cannot be made ends the run with the steps before it", () =>
+  it.effect("C-13, R-175, R-190: a refused later model call ends the run with the steps before that call", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* chatOf([callEcho], { tools: [echo] })
       assert.strictEqual(result.haltedReason, "error")
@@ -110,7 +110,7 @@ describe("Chat: runs that fail midway", () => {
       assert.strictEqual(yield* model.opens, 2)
     }))
 
-  it.effect("R-190, R-131: the observer sees that error as well", () =>
+  it.effect("R-190, R-131: the observer sees the error of a refused later model call", () =>
     Effect.gen(function*() {
       const seen: Array<string> = []
       const model = yield* Script.make([callEcho])
@@ -119,7 +119,7 @@ describe("Chat: runs that fail midway", () => {
       assert.deepStrictEqual(seen.slice(-3), ["StepCompleted", "Error", "ChatCompleted"])
     }))
 
-  it.effect("P-12, R-145: calls before an error are answered as cancelled", () =>
+  it.effect("P-12, R-145: calls before an error in the same reply are answered as cancelled", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[toolCall("a", "echo"), toolCall("b", "echo"), error("timeout")]], {
         tools: [echo]
@@ -137,18 +137,18 @@ describe("Chat: runs that fail midway", () => {
     "throws": () => {
       throw bug
     },
-    "throws within": () =>
+    "throws within its stream": () =>
       Stream.suspend(() =>
         Stream.map(Stream.make(1), () => {
           throw bug
         })
       ),
     "emits undefined": () => Stream.make(undefined as never),
-    "emits no event": () => Stream.make({} as never),
-    "emits what cannot be read": () => Stream.make(unreadable as never),
-    "emits what refuses to be looked at": () => Stream.make(new Proxy({}, { has: refuses }) as never),
-    "emits no list of events": () => Stream.fromPull(Effect.succeed(Effect.succeed(undefined as never))),
-    "gives no stream": () => undefined as never,
+    "emits an object that is no event": () => Stream.make({} as never),
+    "emits an unreadable event": () => Stream.make(unreadable as never),
+    "emits an event that refuses inspection": () => Stream.make(new Proxy({}, { has: refuses }) as never),
+    "emits undefined for a list of events": () => Stream.fromPull(Effect.succeed(Effect.succeed(undefined as never))),
+    "returns no stream": () => undefined as never,
     "interrupts itself": () => Stream.fromEffect(Effect.interrupt)
   }
   const called: Event.AdapterEvent = {
@@ -213,7 +213,7 @@ describe("Chat: runs that fail midway", () => {
         }
       }))
 
-    it.effect(`M-04: an adapter that ${name} before its first event of all fails the run with an AdapterError`, () =>
+    it.effect(`M-04: an adapter that ${name} before its first event fails the run with an AdapterError`, () =>
       Effect.gen(function*() {
         for (const view of views) {
           const { errors } = yield* deaths([dies], view)
@@ -235,7 +235,7 @@ describe("Chat: runs that fail midway", () => {
         }
       }))
 
-    it.effect(`M-04: a classification by an adapter that ${name} fails with an AdapterError`, () =>
+    it.effect(`M-04: Adapter.classify with an adapter that ${name} fails with an AdapterError`, () =>
       Effect.gen(function*() {
         if (/emits/.test(name)) return
         const error = yield* Effect.flip(Effect.provide(Adapter.classify("go"), Adapter.layer({ stream: dies })))
@@ -255,7 +255,7 @@ describe("Chat: runs that fail midway", () => {
 describe("Chat: unknown tools", () => {
   const ghost = [toolCall("g", "ghost"), finish("tool_calls")]
 
-  it.effect("R-140, R-191: by default the error is returned to the model, and the loop goes on", () =>
+  it.effect("R-140, R-191: by default the model receives the error of an unknown tool, and the loop continues", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([ghost, done], { tools: [echo] })
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
@@ -289,7 +289,7 @@ describe("Chat: compact tools", () => {
   ]
 
   for (const policy of [Policy.standard, Policy.allm]) {
-    it.effect(`R-194: help for a compact tool is no unknown tool (${policy.unknownTool})`, () =>
+    it.effect(`R-194: a tool_help call for a compact tool runs as a known tool (${policy.unknownTool})`, () =>
       Effect.gen(function*() {
         const { events, model, result } = yield* chatOf(scripts, { tools: [compact], policy })
         assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })

@@ -41,7 +41,7 @@ const timesOf = (told: ReadonlyArray<Told>, tag: Event.Event["_tag"]) =>
   told.filter(([, event]) => event._tag === tag).map(([at]) => at)
 
 describe("Chat under Policy.falai: early start", () => {
-  it.effect("J-28, R-380, R-417: a handler starts when its call is complete, and takes the time of the longer of two", () =>
+  it.effect("J-28, R-380, R-417: a handler starts when its call is complete, and the turn lasts as long as the longer of reply and handler", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const script = [[toolCall("a", "slow"), delay(40), text("x"), finish("tool_calls")], [
@@ -56,7 +56,7 @@ describe("Chat under Policy.falai: early start", () => {
       assertClean(floor, sleeping)
     }))
 
-  it.effect("R-384, R-417: an unsafe call that came first is a barrier for those that come while it runs", () =>
+  it.effect("R-384, R-417: an unsafe call is a barrier for later calls that become complete while it runs", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = [floor.tool("write", takes(30)), floor.tool("read", takes(10), safe)]
@@ -81,7 +81,7 @@ describe("Chat under Policy.falai: early start", () => {
       assertClean(floor, sleeping)
     }))
 
-  it.effect("J-06, R-383: whether a call is safe is asked once, when it is complete, and not again after the reply", () =>
+  it.effect("J-06, R-383: the run checks once whether a call is safe, when the call is complete", () =>
     Effect.gen(function*() {
       const asked: Array<readonly [number, unknown]> = []
       const file: AnyTool = {
@@ -97,7 +97,7 @@ describe("Chat under Policy.falai: early start", () => {
     }))
 })
 
-describe("Chat under Policy.falai: a reply that breaks", () => {
+describe("Chat under Policy.falai: a broken reply", () => {
   const broken = [
     toolCall("kept", "quick"),
     toolCall("stopped", "slow"),
@@ -107,7 +107,7 @@ describe("Chat under Policy.falai: a reply that breaks", () => {
     streamError("network_error")
   ]
 
-  it.effect("J-29, R-413: what has ended is kept, what may be interrupted is, what blocks finishes, and nothing runs twice", () =>
+  it.effect("J-29, R-413: after a broken reply ended calls stay, cancelable calls stop, blocking calls finish, and no call runs twice", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = [
@@ -134,7 +134,7 @@ describe("Chat under Policy.falai: a reply that breaks", () => {
       assertClean(floor, sleeping)
     }))
 
-  it.effect("R-413: a batch in which everything goes wrong runs each of its calls once", () =>
+  it.effect("R-413: a batch of four failing calls runs each call once", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = [
@@ -154,7 +154,7 @@ describe("Chat under Policy.falai: a reply that breaks", () => {
 })
 
 describe("Chat under Policy.falai: history", () => {
-  it.effect("J-30, R-412: the model is sent every result under its own call's id, failures as failures, of all rounds", () =>
+  it.effect("J-30, R-412: the model receives every result of every turn under its own call id, failures marked as failures", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const echo = floor.tool("echo", ({ n }) => n === 3 ? Effect.fail("no three") : Effect.succeed(n), safe)
@@ -175,7 +175,7 @@ describe("Chat under Policy.falai: history", () => {
       assert.isTrue(requests.at(-1)?.messages.at(-1)?.isError)
     }))
 
-  it.effect("R-412, R-415: with falai's encoder it reads them in plain words", () =>
+  it.effect("R-412, R-415: with falai's encoder the model reads results and failures in plain words", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = [
@@ -196,7 +196,7 @@ describe("Chat under Policy.falai: history", () => {
       ])
     }))
 
-  it.effect("R-411: an unknown tool is answered, and the others run", () =>
+  it.effect("R-411: an unknown tool is answered with an error, and the other calls run", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const script = [[toolCall("g", "ghost"), toolCall("a", "a"), finish("tool_calls")], [
@@ -221,7 +221,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
   const again = () => new Floor().tool("again", Effect.succeed("more"))
   const closing = [text("That is all."), finish("stop")] as const
 
-  it.effect("R-414: after the first call and five follow-ups one more call, without tools, gives the answer", () =>
+  it.effect("R-414: after the first call and five follow-ups one more call without tools gives the answer", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf(turns(6, closing, [text("never asked"), finish("stop")]), {
         tools: [again()],
@@ -236,7 +236,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
       assert.strictEqual(result.thread.messages.filter(({ role }) => role === "tool").length, 6)
     }))
 
-  it.effect("R-414: the caller's number of turns wins, down to none that follows up", () =>
+  it.effect("R-414: the caller's maxTurns wins over the number of the policy, down to no follow-up", () =>
     Effect.gen(function*() {
       for (const maxTurns of [1, 2]) {
         const { model, result } = yield* chatOf(turns(maxTurns, closing), { tools: [again()], policy, maxTurns })
@@ -245,7 +245,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
       }
     }))
 
-  it.effect("R-414: a run that ends by itself in its last turn needs no closing", () =>
+  it.effect("R-414: a run that ends by itself in its last turn makes no closing call", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf(turns(5, closing), { tools: [again()], policy })
       assert.strictEqual(yield* model.opens, 6)
@@ -253,7 +253,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
-  it.effect("R-414: a model that calls tools instead is answered without running them, and that is the end", () =>
+  it.effect("R-414: tool calls in the closing reply are answered without running, and the run ends", () =>
     Effect.gen(function*() {
       let runs = 0
       const tool = new Floor().tool("again", Effect.as(Effect.sync(() => runs++), "more"))
@@ -266,7 +266,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
       assert.deepStrictEqual(Thread.unanswered(result.thread), [])
     }))
 
-  it.effect("R-414: a closing call that cannot be made leaves what there is", () =>
+  it.effect("R-414: a refused closing call leaves the steps made so far", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf(turns(2), { tools: [again()], policy, maxTurns: 2 })
       assert.strictEqual(result.steps.length, 2)
@@ -274,7 +274,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
       assert.deepStrictEqual(Thread.unanswered(result.thread), [])
     }))
 
-  it.effect("CF-12: a halt, a condition and a structured answer end it as they always do", () =>
+  it.effect("CF-12: haltWhen and structuredFinalize end a run under Policy.falai without its closing answer", () =>
     Effect.gen(function*() {
       const halted = yield* chatOf(turns(2, closing), { tools: [again()], policy, maxTurns: 1, haltWhen: () => true })
       assert.deepStrictEqual(halted.result.outcome, { _tag: "HaltWhen", stepIndex: 0 })
@@ -292,7 +292,7 @@ describe("Chat under Policy.falai: the closing answer", () => {
 })
 
 describe("Policy.falai", () => {
-  it("is a whole policy, and survives JSON", () => {
+  it("Policy.falai is a whole policy and survives JSON", () => {
     const json = JSON.parse(JSON.stringify(Schema.encodeUnknownSync(Policy.Policy)(policy)))
     assert.deepStrictEqual(Schema.decodeUnknownSync(Policy.Policy)(json), policy)
     const wrong = { ...policy, siblings: { ...policy.siblings, onToolError: "panic" } }
@@ -320,7 +320,7 @@ describe("Policy.falai", () => {
       }
     }))
 
-  it.effect("a step under it is the step of a run", () =>
+  it.effect("a single step under Policy.falai gives falai's answers", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const model = Script.layer([toolCall("a", "a"), toolCall("b", "b"), finish("tool_calls")])

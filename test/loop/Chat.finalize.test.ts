@@ -33,7 +33,7 @@ const nudge = "Now provide your final structured response."
 const options: ChatOptions = { tools: [echo], responseFormat, structuredFinalize: true }
 
 describe("Chat: structured finalize", () => {
-  it.effect("C-25, R-195, R-196, R-197, R-198, R-199: two passes, one result", () =>
+  it.effect("C-25, R-195, R-196, R-197, R-198, R-199: a run with structuredFinalize makes two passes and has one result", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* chatOf([callEcho, answer, structured], {
         ...options,
@@ -59,7 +59,7 @@ describe("Chat: structured finalize", () => {
       assert.deepStrictEqual(result.metadata, {})
     }))
 
-  it.effect("R-197: an answer that the deadline asked for is followed by the second pass, which ends as itself", () =>
+  it.effect("R-197: the second pass follows an answer forced by the deadline and has its own outcome", () =>
     Effect.gen(function*() {
       const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.as(Effect.sleep(80), "slow") })
       const call = [toolCall("c0", "slow"), finish("tool_calls")]
@@ -74,7 +74,7 @@ describe("Chat: structured finalize", () => {
       }
     }))
 
-  it.effect("R-197: a second pass that is cancelled before the model is asked leaves no prompt behind", () =>
+  it.effect("R-197: a second pass cancelled before the model is asked leaves no prompt in the thread", () =>
     Effect.gen(function*() {
       const controller = new AbortController()
       const onEvent = (event: Event.Event) =>
@@ -89,13 +89,13 @@ describe("Chat: structured finalize", () => {
       assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant(a)"])
     }))
 
-  it.effect("C-26, R-197: an empty prompt appends nothing", () =>
+  it.effect("C-26, R-197: an empty prompt appends no message", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([answer, structured], { ...options, finalizePrompt: "" })
       assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant(a)", "assistant({})"])
     }))
 
-  it.effect("R-197: the caller's prompt wins over the application's, and that over ours", () =>
+  it.effect("R-197: the caller's prompt wins over the application's prompt, which wins over the built-in prompt", () =>
     Effect.gen(function*() {
       const layer = Layer.succeed(Policy.Defaults, { finalizePrompt: "theirs" })
       const own = yield* chatOf([answer, structured], { ...options, finalizePrompt: "mine" }).pipe(
@@ -106,7 +106,7 @@ describe("Chat: structured finalize", () => {
       assert.include(transcript(theirs.result.thread), "user(theirs)")
     }))
 
-  it.effect("C-27, R-196, R-198: a question skips the second pass, and the result has the outcome of the first", () =>
+  it.effect("C-27, R-196, R-198: a question skips the second pass, and the result has the outcome of the first pass", () =>
     Effect.gen(function*() {
       const scripts = [[toolCall("c0", "ask"), finish("tool_calls")], structured]
       const { events, model, result } = yield* chatOf(scripts, { ...options, tools: [ask] })
@@ -117,7 +117,7 @@ describe("Chat: structured finalize", () => {
       assert.deepStrictEqual(tags(events).slice(-2), ["StepCompleted", "ChatCompleted"])
     }))
 
-  it.effect("R-196: so do a halt, a tool error, an error of the reply and calls by hand", () =>
+  it.effect("R-196: a halt, a tool error, a reply error and manual calls skip the second pass", () =>
     Effect.gen(function*() {
       const turns: ReadonlyArray<readonly [string, ReadonlyArray<Script.Entry>, ChatOptions]> = [
         ["done_early", [toolCall("c0", "stop1"), finish("tool_calls")], { tools: [stop1] }],
@@ -133,7 +133,7 @@ describe("Chat: structured finalize", () => {
       }
     }))
 
-  it.effect("C-28, R-199, R-200: a second pass that cannot be made leaves the first one's result, with the error", () =>
+  it.effect("C-28, R-199, R-200: a refused second pass leaves the result of the first pass and adds the error", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([callEcho, answer], options)
       assert.strictEqual(result.haltedReason, "completed")
@@ -154,7 +154,7 @@ describe("Chat: structured finalize", () => {
       assert.strictEqual(result.finalResponse?.outputText, "{")
     }))
 
-  it.effect("C-29, R-195: without a format, or without structuredFinalize, it is an ordinary run", () =>
+  it.effect("C-29, R-195: a run without a format or without structuredFinalize makes one pass", () =>
     Effect.gen(function*() {
       for (
         const more of [{ structuredFinalize: true }, { responseFormat }, { responseFormat, structuredFinalize: false }]
@@ -168,7 +168,7 @@ describe("Chat: structured finalize", () => {
       }
     }))
 
-  it.effect("C-30, R-196, R-197: the second pass takes no turn: after max_turns it is made all the same", () =>
+  it.effect("C-30, R-196, R-197: the second pass takes no turn and also follows max_turns", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf([callEcho, structured], { ...options, maxTurns: 1 })
       assert.strictEqual(yield* model.opens, 2)
@@ -176,14 +176,14 @@ describe("Chat: structured finalize", () => {
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
-  it.effect("R-196: after halt_when as well", () =>
+  it.effect("R-196: the second pass also follows halt_when", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, structured], { ...options, haltWhen: () => true })
       assert.deepStrictEqual(result.structuredFinalize, { pass1Halted: "halt_when" })
       assert.strictEqual(result.haltedReason, "completed")
     }))
 
-  it.effect("R-200: the second pass has no tools, neither the caller's nor the application's; a call in it is answered as unknown", () =>
+  it.effect("R-200: the second pass offers no tools, and a call in it is answered as unknown", () =>
     Effect.gen(function*() {
       const layer = Layer.succeed(Policy.Defaults, { tools: [stop1] })
       const { model, result } = yield* chatOf([answer, [toolCall("c9", "echo"), finish("tool_calls")]], options).pipe(
@@ -195,13 +195,13 @@ describe("Chat: structured finalize", () => {
       assert.strictEqual(yield* model.opens, 2, "it is one call, whatever it says")
     }))
 
-  it.effect("R-172, R-198: calls that the second pass leaves to the caller carry the index of their step", () =>
+  it.effect("R-172, R-198: manual calls of the second pass carry the index of their step", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([answer, callEcho], { ...options, mode: "manual" })
       assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 1 })
     }))
 
-  it.effect("R-199, R-205: the second call is made when the reader goes past the last step of the first pass", () =>
+  it.effect("R-199, R-205: the second pass is not requested before the reader goes past the last step of the first pass", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([answer, structured])
       const events: ReadonlyArray<Event.Event> = yield* Chat.stream(start, options).pipe(
@@ -214,7 +214,7 @@ describe("Chat: structured finalize", () => {
       assert.strictEqual(yield* model.cleanups, 1)
     }))
 
-  it.effect("R-197: the prompt is the last thing the model reads", () =>
+  it.effect("R-197: the prompt is the last message of the second request", () =>
     Effect.gen(function*() {
       const { model } = yield* chatOf([answer, structured], options)
       const [, second] = yield* model.requests

@@ -29,7 +29,7 @@ const { finish, text, toolCall } = Script
 const done = [text("done"), finish("stop")]
 
 describe("Chat: questions", () => {
-  it.effect("C-08, R-138, R-172, R-178: the question ends the run and is the last message of its thread", () =>
+  it.effect("C-08, R-138, R-172, R-178: a question ends the run and is the last message of its thread", () =>
     Effect.gen(function*() {
       const script = [toolCall("c0", "ask"), toolCall("c1", "echo"), finish("tool_calls")]
       const { events, model, result } = yield* chatOf([script, done], { tools: [ask, echo] })
@@ -61,13 +61,13 @@ describe("Chat: questions", () => {
       assert.strictEqual(yield* model.opens, 1)
     }))
 
-  it.effect("R-178: the options of the question come with it", () =>
+  it.effect("R-178: the outcome of a run carries the options of its question", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[toolCall("c0", "askO"), finish("tool_calls")]], { tools: [askO] })
       assert.deepInclude(result.outcome, { askUserOpts: [["kind", "pick"]] })
     }))
 
-  it.effect("R-178: the user's reply continues the thread of the result", () =>
+  it.effect("R-178: the user's reply to a question continues the thread of the result", () =>
     Effect.gen(function*() {
       const asked = yield* chatOf([[toolCall("c0", "ask"), finish("tool_calls")]], { tools: [ask] })
       const thread = Thread.append(asked.result.thread, [Message.user("Oslo")])
@@ -79,7 +79,7 @@ describe("Chat: questions", () => {
 })
 
 describe("Chat: halts", () => {
-  it.effect("C-09, R-172: a tool ends the run with a reason and a result of its own", () =>
+  it.effect("C-09, R-172: a halting tool ends the run with its own reason and result", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf([[toolCall("c0", "stop1"), finish("tool_calls")], done], {
         tools: [stop1]
@@ -95,7 +95,7 @@ describe("Chat: halts", () => {
       assert.strictEqual(yield* model.opens, 1)
     }))
 
-  it.effect("C-10, R-172, R-107: a failing tool ends the run under halt, and the next turn is never asked for", () =>
+  it.effect("C-10, R-172, R-107: a failing tool ends the run under halt, and no next turn is asked for", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* chatOf([[toolCall("c0", "boom"), finish("tool_calls")], done], {
         tools: [boom],
@@ -107,7 +107,7 @@ describe("Chat: halts", () => {
       assert.deepStrictEqual(tags(events).slice(-3), ["ToolHalt", "StepCompleted", "ChatCompleted"])
     }))
 
-  it.effect("R-186: on a halt ChatCompleted immediately follows StepCompleted", () =>
+  it.effect("R-186: ChatCompleted immediately follows StepCompleted after a question or a halt", () =>
     Effect.gen(function*() {
       for (const tool of [ask, stop1]) {
         const { events } = yield* chatOf([[toolCall("c0", tool.name), finish("tool_calls")]], { tools: [tool] })
@@ -115,7 +115,7 @@ describe("Chat: halts", () => {
       }
     }))
 
-  it.effect("C-11, R-192: what the error policy threw is reported, awaited and streamed", () =>
+  it.effect("C-11, R-192: the run reports what its error policy throws, awaited and streamed", () =>
     Effect.gen(function*() {
       const thrown = new Error("X")
       const { events, result } = yield* chatOf([[toolCall("c0", "boom"), finish("tool_calls")]], {
@@ -132,7 +132,7 @@ describe("Chat: halts", () => {
       assert.strictEqual(only(events, "ToolHalt")[0]?.onToolErrorException, thrown)
     }))
 
-  it.effect("R-194: an error policy that continues replaces the error by its own value", () =>
+  it.effect("R-194: an error policy that continues replaces the error with its own value", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const { result } = yield* chatOf([[toolCall("c0", "boom"), toolCall("c1", "fail"), finish("tool_calls")], done], {
@@ -150,7 +150,7 @@ describe("Chat: halts", () => {
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
-  it.effect("an error policy that fails the run fails it, awaited and streamed, and closes everything", () =>
+  it.effect("an error policy that fails the run fails it awaited and streamed, and every connection is closed", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([
         [toolCall("c0", "boom"), finish("tool_calls")],
@@ -168,7 +168,7 @@ describe("Chat: halts", () => {
 })
 
 describe("Chat: several ends in one turn", () => {
-  it.effect("C-22, R-193: every call is answered, and the first call's halt decides", () =>
+  it.effect("C-22, R-193: every call of a turn with two halts is answered, and the halt of the first call decides", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf(
         [[toolCall("a", "stop1"), toolCall("b", "stop1"), finish("tool_calls")]],
@@ -181,7 +181,7 @@ describe("Chat: several ends in one turn", () => {
       assert.strictEqual(only(events, "ToolHalt").length, 2)
     }))
 
-  it.effect("R-060, R-193: the first call decides although it ended last; under completion precedence the other does", () =>
+  it.effect("R-060, R-193: the halt of the first call decides although it ends last, and completion precedence reverses that", () =>
     Effect.gen(function*() {
       const tools = [slow("late", 50, "late"), slow("early", 10, "early")]
       const scripts = [[toolCall("a", "late"), toolCall("b", "early"), finish("tool_calls")]]
@@ -195,7 +195,7 @@ describe("Chat: several ends in one turn", () => {
       assert.deepStrictEqual(completion.result.thread, request.result.thread)
     }))
 
-  it.effect("R-172: the order of the calls decides between a question, a halt and a tool error", () =>
+  it.effect("R-172: call order decides between a question, a halt and a tool error", () =>
     Effect.gen(function*() {
       const tools = [ask, stop1, boom]
       for (const first of tools) {
@@ -209,7 +209,7 @@ describe("Chat: several ends in one turn", () => {
       }
     }))
 
-  it.effect("R-172: a halt ends the run before halt_when and max_turns are asked", () =>
+  it.effect("R-172: a halt ends the run before halt_when and max_turns are checked", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[toolCall("a", "stop1"), finish("tool_calls")]], {
         tools: [stop1],
@@ -219,7 +219,7 @@ describe("Chat: several ends in one turn", () => {
       assert.strictEqual(result.haltedReason, "done_early")
     }))
 
-  it.effect("R-305: the answers that failed are marked, in the thread and in the step", () =>
+  it.effect("R-305: failed answers carry isError in the step, and the thread keeps them", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[toolCall("a", "fail"), toolCall("b", "echo"), finish("tool_calls")], done], {
         tools: [fail, echo]

@@ -77,8 +77,8 @@ const idOf = (event: Event.Event): ReadonlyArray<string> => {
   }
 }
 
-describe("the id of a call", () => {
-  it.effect("O-05: is one in all events of the call, its message and its answer, for each turn of a model that repeats it", () =>
+describe("call ids", () => {
+  it.effect("O-05: a call has one id in all its events, its message and its answer, also when the model repeats an id", () =>
     Effect.gen(function*() {
       const events = yield* Effect.provide(
         Stream.runCollect(Chat.stream("go", { tools })),
@@ -104,7 +104,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(answers.map(({ toolCallId }) => toolCallId), ["c", "c_2", "c_3"])
     }))
 
-  it.effect("O-05: the id of the wire stands in `duplicateOf` where the call has another one", () =>
+  it.effect("O-05: a renamed call keeps the wire's id in `duplicateOf`", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([
         [toolCall("c", "echo", { a: 1 }), finish("tool_calls")],
@@ -117,7 +117,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(calls.map((call) => call.metadata), [{}, { duplicateOf: "c" }])
     }))
 
-  it.effect("O-05: is that of the wire where no call of the thread has it, however long", () =>
+  it.effect("O-05: a call keeps the wire's id, however long, unless another call of the thread uses the same id", () =>
     Effect.gen(function*() {
       const long = "x".repeat(200)
       assert.deepStrictEqual(yield* namedBehind(threadWith("a"), toolCall(long, "echo"), toolCall("b", "echo")), [
@@ -126,7 +126,7 @@ describe("the id of a call", () => {
       ])
     }))
 
-  it.effect("O-05: has the least number that no call of the thread has", () =>
+  it.effect("O-05: a renamed call gets the least number free in its thread", () =>
     Effect.gen(function*() {
       const from = threadWith("c", "c_2", "c_4")
       assert.deepStrictEqual(
@@ -137,7 +137,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(yield* namedBehind(numbered, toolCall("c", "echo")), ["c_13"])
     }))
 
-  it.effect("O-05: has at most 40 characters where it has a number, and splits none of them", () =>
+  it.effect("O-05: a numbered id has at most 40 characters and splits no character", () =>
     Effect.gen(function*() {
       const long = "x".repeat(60)
       const ids = yield* namedBehind(threadWith(long), toolCall(long, "echo"), toolCall(long, "echo", { a: 1 }))
@@ -153,7 +153,7 @@ describe("the id of a call", () => {
       )
     }))
 
-  it.effect("O-05: is made of the number of messages before it where the wire gives none", () =>
+  it.effect("O-05: a call without a wire id gets an id made of the number of messages before the call", () =>
     Effect.gen(function*() {
       const call = { _tag: "ToolCallCompleted", id: "", name: "echo", arguments: {}, rawArguments: "{}" } as const
       const ended = { _tag: "MessageCompleted", message: Message.assistant(""), finishReason: "tool_calls" } as const
@@ -174,7 +174,7 @@ describe("the id of a call", () => {
       )
     }))
 
-  it.effect("O-05: does not count the ids of a reply that was discarded", () =>
+  it.effect("O-05: the ids of a discarded reply are free again", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([
         [toolCall("c", "echo", { a: 1 }), finish("tool_calls")],
@@ -186,7 +186,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(started, ["c", "c_2", "d", "d", "c_2"])
     }))
 
-  it.effect("O-05: is given to a call that the provider runs, and its metadata stays as it is", () =>
+  it.effect("O-05: a call run by the provider gets a unique id and keeps its metadata", () =>
     Effect.gen(function*() {
       const raw = { wire: { id: "s", blocks: [{ id: "s" }] } }
       const reply: ReadonlyArray<Event.AdapterEvent> = [
@@ -209,7 +209,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(calls[2]?.metadata, { duplicateOf: "s", ...raw })
     }))
 
-  it.effect("O-05: is known to the rules that hear a reply", () =>
+  it.effect("O-05: rules hear events with the ids given by the run", () =>
     Effect.gen(function*() {
       const heard: Array<string> = []
       const ear = Rule.make("ear", {
@@ -236,7 +236,7 @@ describe("the id of a call", () => {
       })
     }))
 
-  it.effect("O-05: is given by a step as well", () =>
+  it.effect("O-05: Step.run renames a repeated id like a run", () =>
     Effect.gen(function*() {
       const step = yield* Effect.provide(Step.run(threadWith("c"), { tools }), modelOf(inFragments("c")))
       assert.deepStrictEqual(step.response.toolCalls.map(({ id }) => id), ["c_2"])
@@ -245,7 +245,7 @@ describe("the id of a call", () => {
       ])
     }))
 
-  it.effect("O-75: is given before an event is hidden", () =>
+  it.effect("O-75: ids of hidden events count as used", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([
         [
@@ -259,7 +259,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(idsIn(result.thread), ["d", "d_3"])
     }))
 
-  it.effect("O-05: stays where named events are folded again, also from a copy of the fold", () =>
+  it.effect("O-05: folding already named events again, or from a copied fold, keeps their ids", () =>
     Effect.gen(function*() {
       const from = threadWith("c", "d")
       const { events } = yield* chatOf(
@@ -284,7 +284,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(state.steps[0]?.response.toolCalls.map(({ id }) => id), ["c_2", "c_3", "d_2"])
     }))
 
-  it.effect("O-05: is the same in a run that is killed at any of its records", () =>
+  it.effect("O-05: a run killed at any record gives the same ids", () =>
     Effect.gen(function*() {
       const note = Tool.make("note", { parameters: {}, readOnly: true, handler: () => Effect.succeed("noted") })
       const replies: Replies = ({ messages }) =>
@@ -295,7 +295,7 @@ describe("the id of a call", () => {
       assert.deepStrictEqual(idsIn(result.thread), ["c", "c_2", "e", "c_3", "c_4", "e_2", "c_5", "c_6", "e_3"])
     }))
 
-  it.effect("O-05: is unique in a session over its runs, and in what it is loaded from", () =>
+  it.effect("O-05: ids are unique over all runs of a session and after a load", () =>
     Effect.gen(function*() {
       const ids = new Set<string>()
       for (let turn = 0; turn < 3; turn++) {

@@ -21,7 +21,7 @@ const executions = (events: ReadonlyArray<Event.Event>) =>
   )
 
 describe("Chat: the whole loop by hand", () => {
-  it.effect("C-15, R-172, R-181: manual mode surfaces the calls and runs nothing", () =>
+  it.effect("C-15, R-172, R-181: manual mode surfaces the calls and runs no handler", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* chatOf([callEcho, done], { tools: [echo], mode: "manual" })
       assert.deepStrictEqual(result.outcome, { _tag: "ManualToolCalls", stepIndex: 0 })
@@ -31,13 +31,13 @@ describe("Chat: the whole loop by hand", () => {
       assert.strictEqual(yield* model.opens, 1)
     }))
 
-  it.effect("C-16, R-179: a text turn in manual mode completes like any other", () =>
+  it.effect("C-16, R-179: a text turn in manual mode completes like any other turn", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[text("x"), finish("stop")]], { mode: "manual" })
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
-  it.effect("R-179, R-467: in manual mode zero calls are nothing to hand over", () =>
+  it.effect("R-179, R-467: a manual turn without calls completes the run", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[finish("tool_calls")]], { mode: "manual" })
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "tool_calls" })
@@ -54,7 +54,7 @@ describe("Chat: the whole loop by hand", () => {
 })
 
 describe("Chat: single tools by hand", () => {
-  it.effect("C-17, R-172, R-180: the others run, the manual calls are surfaced, and the run waits", () =>
+  it.effect("C-17, R-172, R-180: manual calls are surfaced while the other calls of the turn run, and the run ends", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([mixed], { tools: [echo, appr] })
       assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant()", "TM(a,{\"x\":1})"])
@@ -66,7 +66,7 @@ describe("Chat: single tools by hand", () => {
       assert.strictEqual(only(events, "StepCompleted")[0]?.mode, "auto")
     }))
 
-  it.effect("C-18, R-180: manual calls alone run nothing and come in call order", () =>
+  it.effect("C-18, R-180: manual calls alone run no handler and are surfaced in call order", () =>
     Effect.gen(function*() {
       const scripts = [[toolCall("m1", "appr"), toolCall("m2", "appr"), finish("tool_calls")]]
       const { events, result } = yield* chatOf(scripts, { tools: [appr] })
@@ -75,14 +75,14 @@ describe("Chat: single tools by hand", () => {
       assert.deepStrictEqual(transcript(result.thread), ["user(go)", "assistant()"])
     }))
 
-  it.effect("R-180: without a manual call the result has no field for them", () =>
+  it.effect("R-180: a result without a manual call has no manualToolCalls field", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([callEcho, done], { tools: [echo, appr] })
       assert.notProperty(result.steps[0], "manualToolCalls")
       assert.deepStrictEqual(only(events, "StepCompleted").map((event) => event.manualToolCalls), [[], []])
     }))
 
-  it.effect("R-172: manual calls end the run before halt_when and max_turns are asked", () =>
+  it.effect("R-172: manual calls end the run before halt_when and max_turns are checked", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([mixed], { tools: [echo, appr], maxTurns: 1, haltWhen: () => true })
       assert.strictEqual(result.haltedReason, "manual_tool_calls")
@@ -94,7 +94,7 @@ describe("Chat: single tools by hand", () => {
       assert.deepInclude(result.outcome, { stepIndex: 1 })
     }))
 
-  it.effect("C-20, R-172, R-184: a question wins, and the manual call waits beside it", () =>
+  it.effect("C-20, R-172, R-184: a question decides the outcome, and a manual call waits beside the question", () =>
     Effect.gen(function*() {
       const scripts = [[toolCall("q", "ask"), toolCall("m", "appr"), finish("tool_calls")]]
       const { events, result } = yield* chatOf(scripts, { tools: [ask, appr] })
@@ -109,7 +109,7 @@ describe("Chat: single tools by hand", () => {
       assert.deepStrictEqual(Thread.unanswered(result.thread).map((call) => call.id), ["m"])
     }))
 
-  it.effect("R-184: so do a halt of a tool's own and a tool error", () =>
+  it.effect("R-184: a halt and a tool error decide the outcome beside a manual call, which is answered", () =>
     Effect.gen(function*() {
       const tools = [stop1, boom, appr]
       for (const [name, reason] of [["stop1", "done_early"], ["boom", "tool_error"]] as const) {
@@ -120,7 +120,7 @@ describe("Chat: single tools by hand", () => {
       }
     }))
 
-  it.effect("R-185: the caller answers what was surfaced, and runs again", () =>
+  it.effect("R-185: the caller answers surfaced calls and continues with the next run", () =>
     Effect.gen(function*() {
       const surfaced = yield* chatOf([mixed], { tools: [echo, appr] })
       assert.deepStrictEqual(Thread.unanswered(surfaced.result.thread).map((call) => call.id), ["m"])
@@ -135,7 +135,7 @@ describe("Chat: single tools by hand", () => {
 describe("Chat: unknown names beside manual calls", () => {
   const scripts = [[toolCall("g", "ghost"), toolCall("m", "appr"), finish("tool_calls")], done]
 
-  it.effect("C-21, R-183: by default the unknown name is answered with an error and the manual call surfaced", () =>
+  it.effect("C-21, R-183: by default an unknown name is answered with an error and the manual call is surfaced", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf(scripts, { tools: [appr] })
       assert.strictEqual(result.haltedReason, "manual_tool_calls")
@@ -144,7 +144,7 @@ describe("Chat: unknown names beside manual calls", () => {
       assert.isEmpty(only(events, "Error"))
     }))
 
-  it.effect("C-21, R-182, R-183: under allm it fails the turn, in the stream as in the run", () =>
+  it.effect("C-21, R-182, R-183: under allm an unknown name beside a manual call fails the turn, awaited and streamed", () =>
     Effect.gen(function*() {
       const options = { tools: [appr], policy: Policy.allm }
       const model = yield* Script.make([...scripts, ...scripts])

@@ -89,11 +89,11 @@ const stopped = (how: keyof typeof stops, tool: AnyTool) =>
     return { took: report.millis - stopAt, sleeping: report.sleeping, abandoned }
   })
 
-describe("a stop of runs within runs", () => {
+describe("a stop of nested runs", () => {
   for (const interrupt of ["cancel", "block"] as const) {
     for (const how of Object.keys(stops)) {
       for (const depth of [1, 2, 3]) {
-        it.effect(`law 3: ${how}, ${depth} deep (${interrupt}): all have stopped when the innermost has cleaned up`, () =>
+        it.effect(`law 3: stopped ${how}, runs ${depth} deep (${interrupt}) end when the innermost handler has cleaned up`, () =>
           Effect.gen(function*() {
             const working = Effect.onInterrupt(Effect.sleep("1 hour"), () => Effect.sleep(100))
             const leaf = Tool.make("leaf", { parameters: {}, interrupt: "cancel", handler: () => working })
@@ -101,7 +101,7 @@ describe("a stop of runs within runs", () => {
             assert.deepStrictEqual(left, { took: 100, sleeping: 0, abandoned: [] })
           }))
 
-        it.effect(`law 11: ${how}, ${depth} deep (${interrupt}): only the handler that does not stop is named`, () =>
+        it.effect(`law 11: stopped ${how}, runs ${depth} deep (${interrupt}) name only the handler that does not stop`, () =>
           Effect.gen(function*() {
             const refusing = Effect.uninterruptible(Effect.never)
             const leaf = Tool.make("leaf", { parameters: {}, handler: () => refusing })
@@ -114,7 +114,7 @@ describe("a stop of runs within runs", () => {
     }
   }
 
-  it.effect("law 11: a run that a handler starts after it was given up does nothing", () =>
+  it.effect("law 11: a run started by an abandoned handler asks its model for nothing", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const model = Script.layer([[Script.text("hello"), Script.finish("stop")]])
@@ -132,7 +132,7 @@ describe("a stop of runs within runs", () => {
       assert.deepStrictEqual(seen, [["given up", "ChatCompleted"], ["cleaning up", "MessageStarted"]])
     }))
 
-  it.effect("law 3: what a blocking handler starts after the stop is stopped softly as well", () =>
+  it.effect("law 3: a run started by a blocking handler after the stop is cancelled softly", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const inner = Chat.stream("go", { tools: [] }).pipe(

@@ -24,10 +24,10 @@ const outcomes = (script: Script.Input, options: Chat.Options = {}) =>
     return run.outcome
   })
 
-describe("outcome: Completed", () => {
+describe("the outcome Completed", () => {
   for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
     const name = Object.entries(Policy).find(([, value]) => value === policy)?.[0]
-    it.effect(`M-15: finishReason reports a reply that was cut, filtered or empty (${name})`, () =>
+    it.effect(`M-15: finishReason reports a cut, filtered or empty reply (${name})`, () =>
       Effect.gen(function*() {
         // Where the finish reason alone decides, a reply with another one, or with none, does not end the run.
         const isStrict = policy.toolTurn === "finishReason"
@@ -50,7 +50,7 @@ describe("outcome: Completed", () => {
       }))
   }
 
-  it.effect("M-15: the finish reason is that of the last turn, of a structured run that of its answer", () =>
+  it.effect("M-15: the finish reason comes from the last turn, in a structured run from its answer", () =>
     Effect.gen(function*() {
       const echo = Tool.make("echo", { parameters: anything, handler: () => Effect.succeed(1) })
       const turns = [[toolCall("c0", "echo"), finish("tool_calls")], [text("answ"), finish("length")]]
@@ -69,7 +69,7 @@ describe("outcome: Completed", () => {
       })
     }))
 
-  it.effect("M-15: a session's result has it as well", () =>
+  it.effect("M-15: a session's result has the finish reason", () =>
     Effect.gen(function*() {
       const model = Effect.provide(Script.layer([[text("half a sen"), finish("length")]]))
       const { result } = yield* model(Session.start("go"))
@@ -77,7 +77,7 @@ describe("outcome: Completed", () => {
     }))
 })
 
-describe("outcome: Cancelled", () => {
+describe("the outcome Cancelled", () => {
   const speaking = [[text("one "), Script.delay(100), text("two"), finish("stop")]]
 
   const cancelled = (options: Chat.Options<[], never, never>, script: Script.Input = speaking) =>
@@ -91,7 +91,7 @@ describe("outcome: Cancelled", () => {
       return outcome
     })
 
-  it.effect("M-15: `cancel`, a signal or an effect, is distinguished from a deadline that passed", () =>
+  it.effect("M-15: `cancel`, as a signal or an effect, is distinguished from a passed deadline", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* cancelled({ cancel: Effect.sleep(50) }), { _tag: "Cancelled", reason: "cancel" })
       assert.deepStrictEqual(yield* cancelled({ cancel: AbortSignal.abort() }), { _tag: "Cancelled", reason: "cancel" })
@@ -106,7 +106,7 @@ describe("outcome: Cancelled", () => {
       })
     }))
 
-  it.effect("M-15: a run whose deadline passes in haltWhen, or while it calls tools at the end, reports deadline", () =>
+  it.effect("M-15: a run whose deadline passes in haltWhen or during closing tool calls reports deadline", () =>
     Effect.gen(function*() {
       const wait = Tool.make("wait", { parameters: anything, handler: () => Effect.sleep(60_000) })
       const stubborn = [
@@ -121,7 +121,7 @@ describe("outcome: Cancelled", () => {
       assert.deepStrictEqual(yield* cancelled(asking, unknown), deadline)
     }))
 
-  it.effect("M-15: a run inside a handler is stopped for the reason of the run around it", () =>
+  it.effect("M-15: a run inside a handler reports the stop reason of its outer run", () =>
     Effect.gen(function*() {
       const inside = (options: Chat.Options) =>
         Effect.gen(function*() {
@@ -143,7 +143,7 @@ describe("outcome: Cancelled", () => {
       assert.deepStrictEqual(yield* inside({ deadline: { after: 50, reserve: 0 } }), new Set(["deadline"]))
     }))
 
-  it.effect("M-15: the fold of a stream that was left reports interrupt", () =>
+  it.effect("M-15: the fold of an abandoned stream reports interrupt", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Stream.take(Chat.stream("go"), 2)).pipe(
         Effect.provide(Script.layer(speaking))
@@ -156,10 +156,10 @@ describe("outcome: Cancelled", () => {
     }))
 })
 
-describe("outcome: stored data", () => {
+describe("the stored outcome", () => {
   const codec = Schema.toCodecJson(Event.Outcome)
 
-  it("M-15: an outcome without its reason, or with one that is none, does not decode", () => {
+  it("M-15: an outcome without a reason or with an unknown reason does not decode", () => {
     const decode = Schema.decodeUnknownSync(codec)
     assert.throws(() => decode({ _tag: "Completed" }), /finishReason/)
     assert.throws(() => decode({ _tag: "Cancelled" }), /reason/)

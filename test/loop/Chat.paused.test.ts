@@ -18,8 +18,8 @@ const asked = Thread.fromMessages([{ role: "user", content: "go", metadata: {} }
 const respond = (events: ReadonlyArray<Event.Event>, policy: Policy.Policy = Policy.standard): Response.Response =>
   Collector.toResponse(Collector.applyAll(Collector.initial({ thread: asked, policy }), events))
 
-describe("a reply that is paused", () => {
-  it("O-15: is not done under any policy, unless it failed or was filtered", () => {
+describe("a paused reply", () => {
+  it("O-15: a paused reply ends no turn under any policy, unless the reply failed or was filtered", () => {
     for (const policy of [Policy.standard, Policy.allm, { ...Policy.standard, adapterErrors: "lastWins" } as const]) {
       const isDone = (...events: ReadonlyArray<Event.Event>) => Collector.isDone(policy, respond(events, policy))
       for (const reason of ["stop", "length", "other", null] as const) {
@@ -31,7 +31,7 @@ describe("a reply that is paused", () => {
     }
   })
 
-  it("O-15: is forgotten with a reply that is asked for again, and with the next message", () => {
+  it("O-15: the paused fact is forgotten when a reply is reset and when the next message completes", () => {
     assert.isTrue(respond([finished("other", { paused: true })]).paused)
     const reset: Event.Event = { _tag: "StepReset", error: "broken" }
     assert.notProperty(respond([finished("other", { paused: true }), reset, finished("stop")]), "paused")
@@ -39,7 +39,7 @@ describe("a reply that is paused", () => {
     assert.notProperty(respond([finished("stop", { paused: "yes" as never })]), "paused")
   })
 
-  it.effect("O-15: keeps the fact in JSON, and in the events that a client may see, live and from the journal", () =>
+  it.effect("O-15: the paused fact survives JSON and reaches clients in live and in journal events", () =>
     Effect.gen(function*() {
       const live: Array<Event.PublicEvent> = []
       const events: Array<Event.Event> = []
@@ -64,7 +64,7 @@ describe("a reply that is paused", () => {
       assert.deepStrictEqual(folded.steps.map(({ done }) => done), [false, true])
     }).pipe(Effect.provide([Script.layer([paused, done]), Session.Store.layerMemory])))
 
-  it.effect("O-15, O-01: ends a run that is stopped in its step, also where the process ends behind that step", () =>
+  it.effect("O-15, O-01: a run stopped in its paused step ends, also when the process ends behind that step", () =>
     Effect.gen(function*() {
       const stop = yield* Deferred.make<void>()
       const { records, result } = yield* Effect.gen(function*() {
@@ -84,7 +84,7 @@ describe("a reply that is paused", () => {
       assert.deepStrictEqual(resumed.value.result, result)
     }))
 
-  it.effect("O-15: ends a step of a session, which the next step continues", () =>
+  it.effect("O-15: a paused reply ends a session's step, and the next step continues", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const first = yield* Session.keep(opened, (session) =>
@@ -96,7 +96,7 @@ describe("a reply that is paused", () => {
       assert.deepStrictEqual((yield* Session.load("s"))?.session, second.session)
     }).pipe(Effect.provide([Script.layer([paused, done]), Session.Store.layerMemory])))
 
-  it.effect("O-15: continues in a run whose events are read as in one that is awaited", () =>
+  it.effect("O-15: a streamed run continues after a paused reply like an awaited run", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Chat.stream("go")).pipe(Effect.provide(Script.layer([paused, done])))
       const tags = Array.from(events, ({ _tag }) => _tag).filter((tag) => tag.endsWith("Completed"))

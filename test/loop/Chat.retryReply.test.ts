@@ -45,7 +45,7 @@ const both = (script: Script.Input, options: ChatOptions = {}) =>
 const resets = (events: ReadonlyArray<Event.Event>) => events.filter((event) => event._tag === "StepReset")
 
 describe("retryReply", () => {
-  it.effect("M-23: a reply that broke is asked for again, and only the whole one counts", () =>
+  it.effect("M-23: the run repeats the request of a broken reply, and only the whole reply counts", () =>
     Effect.gen(function*() {
       const { events, result, tags } = yield* both([broken, broken, whole])
       assert.strictEqual(resets(events).length, 2)
@@ -58,7 +58,7 @@ describe("retryReply", () => {
       assert.strictEqual(result.steps.length, 1)
     }))
 
-  it.effect("M-23: without it, and when the schedule has ended, the run ends as one that broke", () =>
+  it.effect("M-23: without retryReply or after the end of its schedule a broken reply ends the run", () =>
     Effect.gen(function*() {
       for (const options of [{ retryReply: undefined }, { retryReply: Schedule.recurs(0) }]) {
         const { result, tags } = yield* both([broken, whole], options)
@@ -72,7 +72,7 @@ describe("retryReply", () => {
       assert.strictEqual(result.usage?.inputTokens, 15)
     }))
 
-  it.effect("M-23: each turn has the whole schedule, and what earlier turns did stays done", () =>
+  it.effect("M-23: each turn gets the whole schedule, and the results of earlier turns stay", () =>
     Effect.gen(function*() {
       const script = [broken, broken, calling("echo:c0"), broken, broken, done]
       const { events, result } = yield* both(script)
@@ -81,7 +81,7 @@ describe("retryReply", () => {
       assert.deepStrictEqual(result.thread.messages.map(({ role }) => role), ["user", "assistant", "tool", "assistant"])
     }))
 
-  it.effect("M-23: a failure before the first event, and an error within the reply, are retried as well", () =>
+  it.effect("M-23: a failure before the first event and an error within the reply are retried", () =>
     Effect.gen(function*() {
       const refused = [Script.preflightError("provider_unavailable")]
       const told = [text("It "), error("timeout")]
@@ -92,7 +92,7 @@ describe("retryReply", () => {
       }
     }))
 
-  it.effect("M-23: what would break in the same way again is not asked for again", () =>
+  it.effect("M-23: a permanent error is not retried", () =>
     Effect.gen(function*() {
       const reasons = ["authentication_failed", "invalid_request", "quota_exceeded", "context_length_exceeded"] as const
       for (const reason of reasons) {
@@ -102,7 +102,7 @@ describe("retryReply", () => {
       }
     }))
 
-  it.effect("M-23: once a tool has started on the word of the reply, it is never asked for again", () =>
+  it.effect("M-23: a reply whose early call has started is not retried", () =>
     Effect.gen(function*() {
       let runs = 0
       const look = Tool.make("look", {
@@ -119,7 +119,7 @@ describe("retryReply", () => {
       assert.strictEqual(result.haltedReason, "error")
     }))
 
-  it.effect("M-23: it waits as long as the schedule requires, and no less than the provider asked for", () =>
+  it.effect("M-23: a retry waits as long as the schedule requires and at least as long as the provider asks", () =>
     Effect.gen(function*() {
       const busy = [text("It "), streamError("rate_limited", { retryAfterMillis: 60_000 })]
       const retryReply = Schedule.spaced("10 seconds")
@@ -131,7 +131,7 @@ describe("retryReply", () => {
       assert.strictEqual((yield* Fiber.join(fiber)).outcome._tag, "Completed")
     }))
 
-  it.effect("M-23: a run that is stopped while it waits is not asked for anything more", () =>
+  it.effect("M-23: a run stopped while waiting for a retry makes no further request", () =>
     Effect.gen(function*() {
       const retryReply = Schedule.spaced("1 hour")
       for (const options of [{ cancel: Effect.sleep("1 second") }, { deadline: "1 second" }] as const) {
@@ -154,7 +154,7 @@ describe("retryReply", () => {
       assert.strictEqual(yield* cursor.position, 1)
     }))
 
-  it.effect("M-23: one step, awaited and streamed, and the fold of its events agree", () =>
+  it.effect("M-23: an awaited step, a streamed step and the fold of its events agree after a retry", () =>
     Effect.gen(function*() {
       const options = { requestId: "r", retryReply: twice }
       const result = yield* Effect.provide(Step.run("go", options), Script.layer([broken, whole]))
@@ -169,7 +169,7 @@ describe("retryReply", () => {
       assert.deepStrictEqual(Collector.classify(events).type, "final_answer")
     }))
 
-  it.effect("M-23: a kept session has nothing of the reply that broke", () =>
+  it.effect("M-23: a kept session holds nothing of the broken reply", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const next = yield* Session.keep(opened, (session) =>
@@ -196,7 +196,7 @@ describe("retryReply", () => {
       ])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.live("M-23: a connection that the server drops in the middle of a reply", () =>
+  it.live("M-23: a reply is retried after the server drops its connection in the middle", () =>
     Effect.gen(function*() {
       const server = yield* serve((_, index) =>
         index === 0
@@ -211,7 +211,7 @@ describe("retryReply", () => {
       assert.deepStrictEqual(server.requests[0]?.body, server.requests[1]?.body)
     }).pipe(Effect.scoped))
 
-  it.effect("M-03: a schedule that takes its time, or refuses to stop, holds up no stop", () =>
+  it.effect("M-03: a slow or uninterruptible schedule does not hold up a stop", () =>
     Effect.gen(function*() {
       const deaf = Effect.uninterruptible(Effect.never)
       for (const pace of [Effect.never, deaf]) {
@@ -240,7 +240,7 @@ describe("retryReply", () => {
       }
     }))
 
-  it.effect("M-23: a run that is cancelled when the reply is reset asks for nothing more, also without a delay", () =>
+  it.effect("M-23: a run cancelled at the reset of a reply makes no further request, also without a delay", () =>
     Effect.gen(function*() {
       const controller = new AbortController()
       const model = yield* Script.make([broken, whole])

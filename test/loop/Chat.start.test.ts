@@ -45,7 +45,7 @@ const factsOf = ({ finalResponse, outcome, thread }: Event.ChatResult) => ({
 })
 
 describe("Chat.start", () => {
-  it.effect("R-570: begins at once, without a reader, and its result is that of Chat.run", () =>
+  it.effect("R-570: a run begins at once without a reader, and its result equals the result of Chat.run", () =>
     Effect.gen(function*() {
       const options = { tools: [held("short", 200)] }
       const run = yield* Chat.start("Go", options).pipe(Effect.provide(model("short")))
@@ -56,7 +56,7 @@ describe("Chat.start", () => {
       assert.deepStrictEqual(factsOf(yield* run.result), factsOf(result), "it is awaited again")
     }))
 
-  it.effect("R-570: its inbox is the given one or one of its own, and reaches the run until its end", () =>
+  it.effect("R-570: the given or own inbox of a handle reaches the run until its end", () =>
     Effect.gen(function*() {
       for (const given of [undefined, Inbox.make()]) {
         const options = { tools: [held("short", 200)], ...(given === undefined ? {} : { inbox: given }) }
@@ -78,7 +78,7 @@ describe("Chat.start", () => {
       }
     }))
 
-  it.effect("R-570: its events are those of Chat.stream, for a reader at the time and for one behind the end", () =>
+  it.effect("R-570: a handle's events equal those of Chat.stream for a concurrent and for a late reader", () =>
     Effect.gen(function*() {
       const options = { tools: [held("short", 200)], requestId: "r0" }
       const streamed = yield* elapsed(
@@ -94,7 +94,7 @@ describe("Chat.start", () => {
       assert.deepStrictEqual(yield* Stream.runCollect(late.events), [], "each event is read once")
     }))
 
-  it.effect("R-570: fails where the run cannot be started", () =>
+  it.effect("R-570: Chat.start fails when the run cannot start", () =>
     Effect.gen(function*() {
       const invalid = { messages: [Message.tool("c0", "an answer to nothing")] } as never
       const exit = yield* Effect.exit(Effect.scoped(Effect.provide(Chat.start(invalid, {}), model())))
@@ -105,7 +105,7 @@ describe("Chat.start", () => {
       )
     }))
 
-  it.effect("R-570: a later failure is that of the result and of the events", () =>
+  it.effect("R-570: a later failure fails the result and the events", () =>
     Effect.gen(function*() {
       const broken = Tool.make("broken", { parameters: {}, handler: () => Effect.fail("no") })
       const onToolError = () => Effect.succeed(Tool.ErrorDecision.fail("the run fails"))
@@ -114,7 +114,7 @@ describe("Chat.start", () => {
       assert.deepStrictEqual(yield* Effect.exit(Stream.runDrain(run.events)), Exit.fail("the run fails"))
     }))
 
-  it.effect("R-570: ends with its scope: handlers are stopped, events end, and the result is interrupted", () =>
+  it.effect("R-570: closing the scope stops handlers, ends the events and interrupts the result", () =>
     Effect.gen(function*() {
       let stopped = 0
       const slow = Tool.make("slow", {
@@ -148,7 +148,7 @@ describe("Chat.start", () => {
       }
     }))
 
-  it.effect("R-570: the option cancel stops it as any run", () =>
+  it.effect("R-570: the cancel option stops a started run like any run", () =>
     Effect.gen(function*() {
       const { value } = yield* elapsed(Effect.scoped(
         Effect.flatMap(
@@ -159,7 +159,7 @@ describe("Chat.start", () => {
       assert.deepStrictEqual(value.outcome, { _tag: "Cancelled", reason: "cancel" })
     }))
 
-  it.effect("R-570: a run that a handler starts ends when the run around it is stopped", () =>
+  it.effect("R-570: a run started by a handler ends when its outer run is stopped", () =>
     Effect.gen(function*() {
       const inner = Tool.make("inner", {
         parameters: {},
@@ -177,7 +177,7 @@ describe("Chat.start", () => {
       assert.strictEqual(at, 10)
     }))
 
-  it.effect("R-570: a reason that is no text is a defect", () =>
+  it.effect("R-570: a cancel reason that is not a string is a defect", () =>
     Effect.gen(function*() {
       const run = yield* Chat.start("Go", {}).pipe(Effect.provide(model()))
       for (const call of [run.cancel(1 as never), run.cancelCall("c0", {} as never)]) {
@@ -187,7 +187,7 @@ describe("Chat.start", () => {
 })
 
 describe("Chat.Handle.cancelCall", () => {
-  it.effect("G75, G76, G77: one call is stopped by its id, once, and the others keep running", () =>
+  it.effect("G75, G76, G77: cancelCall stops one call once by its id, and the other calls keep running", () =>
     Effect.gen(function*() {
       const options = { tools: [held("long", 5_000), held("short", 200)] }
       const run = yield* Chat.start("Go", options).pipe(Effect.provide(model("long", "short")))
@@ -205,7 +205,7 @@ describe("Chat.Handle.cancelCall", () => {
       assert.deepStrictEqual(check(yield* Stream.runCollect(run.events)), [])
     }))
 
-  it.effect("G75: a call of a run inside a handler, at any depth, by its path", () =>
+  it.effect("G75: cancelCall stops a call of a nested run at any depth by its path", () =>
     Effect.gen(function*() {
       const within = (id: string, tool: Tool.Any) =>
         Tool.fromChat("inner", {
@@ -259,7 +259,7 @@ const collect = (): number => {
 }
 
 describe("G78: a reader that never reads", () => {
-  it.live("G78: 100,000 deltas take 8 MB more at most, and the run ends", () =>
+  it.live("G78: 100,000 unread deltas take at most 8 MB more, and the run ends", () =>
     Effect.gen(function*() {
       const pieces = 100_000
       const measured = (run: (options: object) => Effect.Effect<unknown, unknown, Adapter.Adapter>) =>
@@ -277,7 +277,7 @@ describe("G78: a reader that never reads", () => {
       assert.isAtMost((after - before) / 1_000_000, 8)
     }), 120_000)
 
-  it.effect("G78: a late reader has at most 1,024 pieces and the rest of each text as one, and folds the whole", () =>
+  it.effect("G78: a late reader gets at most 1,024 deltas, the rest of each text as one delta, and folds the whole result", () =>
     Effect.gen(function*() {
       const run = yield* Chat.start("Go").pipe(Effect.provide(speaking(5_000, Effect.void)))
       const result = yield* run.result
@@ -288,7 +288,7 @@ describe("G78: a reader that never reads", () => {
       assert.deepStrictEqual(factsOf(resultOf(events)), factsOf(result))
     }))
 
-  it.effect("G78: texts of several replies stay apart, and keep their order with reasoning", () =>
+  it.effect("G78: texts of several replies stay apart and keep their order with reasoning", () =>
     Effect.gen(function*() {
       const many = (word: string) => Array.from({ length: 2_000 }, (_, index) => text(`${word} ${index} `))
       const replies = Script.layer([
@@ -311,7 +311,7 @@ describe("G78: a reader that never reads", () => {
       ])
     }))
 
-  it.effect("G78: of the progress of a call the last is kept and says that some is missing; texts keep their order", () =>
+  it.effect("G78: a late reader gets the last progress of each call, marked missed, within the bound", () =>
     Effect.gen(function*() {
       const moving = Tool.make("moving", {
         parameters: {},

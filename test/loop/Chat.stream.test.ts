@@ -53,7 +53,7 @@ describe("Chat.stream: cold", () => {
       assert.deepStrictEqual(thread.messages.map(({ role }) => role[0]).join(""), "uatatata")
     }))
 
-  it.effect("R-125, R-188: nothing is asked of the model before the first pull", () =>
+  it.effect("R-125, R-188: a stream makes no model request before its first pull", () =>
     Effect.gen(function*() {
       const model = yield* Script.make(scripts)
       const stream = Chat.stream(start, { tools: [echo] }).pipe(Stream.provide(model.layer))
@@ -76,7 +76,7 @@ describe("Chat.stream: cold", () => {
       ]])
     }))
 
-  it.effect("R-205: halt_when is not run, and no end decided, before the next pull", () =>
+  it.effect("R-205: halt_when is not asked before the next pull after StepCompleted", () =>
     Effect.gen(function*() {
       let asked = 0
       const haltWhen = () => {
@@ -87,7 +87,7 @@ describe("Chat.stream: cold", () => {
       assert.strictEqual(asked, 0)
     }))
 
-  it.effect("R-186: every event of a step comes before every event of the next", () =>
+  it.effect("R-186: every event of a step comes before every event of the next step", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([callEcho, callEcho, done], { tools: [echo] })
       const turns = tags(events).join(" ").split("StepCompleted").map((turn) => turn.trim())
@@ -96,7 +96,7 @@ describe("Chat.stream: cold", () => {
       for (const turn of turns.slice(0, 3)) assert.isTrue(turn.startsWith("MessageStarted"))
     }))
 
-  it.effect("one stream run twice is two runs", () =>
+  it.effect("running one stream twice makes two runs", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([...scripts, ...scripts])
       const stream = Chat.stream(start, { tools: [echo] }).pipe(Stream.provide(model.layer))
@@ -107,7 +107,7 @@ describe("Chat.stream: cold", () => {
 })
 
 describe("Chat.stream: leaving", () => {
-  it.effect("C-23, R-188, R-189, R-205: after the first StepCompleted nothing more was asked, and the fold is cancelled", () =>
+  it.effect("C-23, R-188, R-189, R-205: a reader leaving at the first StepCompleted causes no further request, and the fold is cancelled", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* until(scripts, (event) => event._tag === "StepCompleted")
       assert.strictEqual(yield* model.opens, 1)
@@ -118,7 +118,7 @@ describe("Chat.stream: leaving", () => {
       assert.strictEqual(result.steps.length, 1)
     }))
 
-  it.effect("C-24, R-188, R-189: inside the text of turn 2 its connection is closed, the last whole step counts", () =>
+  it.effect("C-24, R-188, R-189: leaving within the text of turn 2 closes its connection, and the last whole step counts", () =>
     Effect.gen(function*() {
       const input = { scripts: [callEcho, [text("a"), text("b"), finish("stop")]], chunkSize: 1 }
       const { model, result } = yield* until(input, (event) => event._tag === "TextDelta")
@@ -129,13 +129,13 @@ describe("Chat.stream: leaving", () => {
       assert.strictEqual(result.haltedReason, "cancelled")
     }))
 
-  it.effect("R-189: a stream that was left after an error folds to that error", () =>
+  it.effect("R-189: a stream left after an error folds to that error", () =>
     Effect.gen(function*() {
       const { result } = yield* until([[text("a"), Script.error("timeout")]], (event) => event._tag === "Error")
       assert.strictEqual(result.haltedReason, "error")
     }))
 
-  it.effect("R-188: among the tools of a later turn each handler is stopped once, and nothing is alive", () =>
+  it.effect("R-188: leaving during the tools of a later turn stops each handler once, and no handler stays alive", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const tools = [echo, forever(recorder)]
@@ -154,7 +154,7 @@ describe("Chat.stream: leaving", () => {
       assert.strictEqual(yield* Clock.currentTimeMillis, 0, "they stop at once")
     }))
 
-  it.effect("R-188: interrupting a run is leaving its stream", () =>
+  it.effect("R-188: interrupting an awaited run stops its handlers and closes its connection", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const model = yield* Script.make([[toolCall("a", "forever"), finish("tool_calls")]])
@@ -167,7 +167,7 @@ describe("Chat.stream: leaving", () => {
       assert.strictEqual(yield* model.cleanups, 1)
     }))
 
-  it.effect("R-188: scopes are closed from the inside out", () =>
+  it.effect("R-188: leaving closes the connection, then the handler, then the reader", () =>
     Effect.gen(function*() {
       const order: Array<string> = []
       const note = (name: string) => Effect.sync(() => void order.push(name))
@@ -230,7 +230,7 @@ describe("Chat.stream: time", () => {
       assert.strictEqual(streamed, result.thread.messages.at(-1)?.content)
     }))
 
-  it.effect("a handler that outlives its timeout is waited for at the end of the run, and named if it refuses", () =>
+  it.effect("the run waits at its end for a handler that outlives its timeout, and names a handler that refuses to stop", () =>
     Effect.gen(function*() {
       const stubborn = Tool.make("stubborn", {
         parameters: {},

@@ -43,7 +43,7 @@ const recording = () => {
 }
 
 describe("Chat: request id", () => {
-  it.effect("R-201: one id of 22 URL-safe characters is made for the run and reaches every step and handler", () =>
+  it.effect("R-201: a run makes one id of 22 URL-safe characters, which reaches every step and handler", () =>
     Effect.gen(function*() {
       const seen: Array<string | null> = []
       const spy = Tool.make("echo", {
@@ -58,7 +58,7 @@ describe("Chat: request id", () => {
       assert.deepStrictEqual(result.steps.map((step) => step.response.requestId), [id, id, id])
     }))
 
-  it.effect("R-201: two runs have two ids, and an id that is given is kept", () =>
+  it.effect("R-201: two runs have two ids, and a given id is kept", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done, done, done])
       const idOf = (options: Chat.Options) =>
@@ -67,7 +67,7 @@ describe("Chat: request id", () => {
       assert.strictEqual(yield* idOf({ requestId: "mine" }), "mine")
     }))
 
-  it.effect("R-201: the id is no field of an event", () =>
+  it.effect("R-201: no event carries the request id", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([callEcho, done], { tools: [echo] })
       for (const event of events) assert.notProperty(event, "requestId")
@@ -75,7 +75,7 @@ describe("Chat: request id", () => {
 })
 
 describe("Chat: spans", () => {
-  it.effect("R-201, R-202: chat holds the steps, steps hold the tools, and all carry the request id", () =>
+  it.effect("R-201, R-202: the chat span holds the steps, steps hold the tools, and all carry the request id", () =>
     Effect.gen(function*() {
       const { ended, parentOf, spans, tracer } = recording()
       const model = yield* Script.make([callEcho, done])
@@ -127,7 +127,7 @@ describe("Chat: spans", () => {
       ])
     }))
 
-  it.effect("R-203: leaving the stream ends every span, the tools' first and the run's last", () =>
+  it.effect("R-203: leaving the stream ends every span, the tool spans first and the run span last", () =>
     Effect.gen(function*() {
       const { ended, spans, tracer } = recording()
       const model = yield* Script.make([[toolCall("c0", "wait"), finish("tool_calls")]])
@@ -160,7 +160,7 @@ describe("Chat: spans", () => {
       }
     }))
 
-  it.effect("R-202: a step that is run alone has a span of its own around it", () =>
+  it.effect("R-202: the spans of a single step nest in an invoke_agent span below the caller's span", () =>
     Effect.gen(function*() {
       const { parentOf, spans, tracer } = recording()
       const model = yield* Script.make(callEcho)

@@ -27,7 +27,7 @@ describe("Chat: the loop", () => {
       assert.deepStrictEqual(result.thread, result.steps.at(-1)?.thread)
     }))
 
-  it.effect("C-01, R-126, R-170, R-186, R-257: a tool turn and an answer, in fourteen events", () =>
+  it.effect("C-01, R-126, R-170, R-186, R-257: a tool turn and an answer give fourteen events", () =>
     Effect.gen(function*() {
       const { events, model, result } = yield* chatOf([callEcho, done], { tools: [echo] })
       assert.deepStrictEqual(tags(events), [
@@ -61,7 +61,7 @@ describe("Chat: the loop", () => {
       assert.strictEqual(yield* model.cleanups, 2)
     }))
 
-  it.effect("R-136, R-186: each turn is asked with the thread of the one before it", () =>
+  it.effect("R-136, R-186: each turn is requested with the thread of the turn before", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf([callEcho, done], { tools: [echo] })
       const requests = yield* model.requests
@@ -80,20 +80,20 @@ describe("Chat: the loop", () => {
       assert.strictEqual(yield* model.opens, 1)
     }))
 
-  it.effect("R-170: by default eight model calls are the limit", () =>
+  it.effect("R-170: a run makes at most eight model calls by default", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf(Array.from({ length: 10 }, () => callEcho), { tools: [echo] })
       assert.deepStrictEqual(result.outcome, { _tag: "MaxTurns", maxTurns: 8 })
       assert.strictEqual(yield* model.opens, 8)
     }))
 
-  it.effect("R-170: an answer in the last turn that is allowed completes the run", () =>
+  it.effect("R-170: an answer in the last allowed turn completes the run", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, done], { tools: [echo], maxTurns: 2 })
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
-  it.effect("C-03, R-171: max_turns that is no positive integer is a defect, before the adapter is opened", () =>
+  it.effect("C-03, R-171: a max_turns that is no positive integer is a defect before the adapter is opened", () =>
     Effect.gen(function*() {
       for (const [value, shown] of [[0, "0"], [-1, "-1"], [1.5, "1.5"], ["8", "\"8\""], [true, "true"]] as const) {
         const model = yield* Script.make([done, done])
@@ -112,7 +112,7 @@ describe("Chat: the loop", () => {
       }
     }))
 
-  it.effect("R-142, P-15: zero calls end the run; under allm the loop goes on to max_turns", () =>
+  it.effect("R-142, P-15: a reply without calls ends the run, and under allm the loop continues to max_turns", () =>
     Effect.gen(function*() {
       const scripts = [[finish("tool_calls")], done]
       assert.strictEqual((yield* chatOf(scripts)).result.steps.length, 1)
@@ -123,7 +123,7 @@ describe("Chat: the loop", () => {
       assert.deepStrictEqual(silent.result.outcome, { _tag: "MaxTurns", maxTurns: 3 })
     }))
 
-  it.effect("P-14, P-16: stop with calls goes on, a cut text completes the run", () =>
+  it.effect("P-14, P-16: a run continues after stop with calls, and a cut text completes the run", () =>
     Effect.gen(function*() {
       const stopped = yield* chatOf([[toolCall("c0", "echo"), finish("stop")], done], { tools: [echo] })
       assert.strictEqual(stopped.result.steps.length, 2)
@@ -131,14 +131,14 @@ describe("Chat: the loop", () => {
       assert.deepStrictEqual(cut.result.outcome, { _tag: "Completed", finishReason: "length" })
     }))
 
-  it.effect("R-357: after finish reason length the model gets the answers to its calls, and another turn", () =>
+  it.effect("R-357: after finish reason length the model gets the answers to its calls and another turn", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([[toolCall("c0", "echo"), finish("length")], done], { tools: [echo] })
       assert.strictEqual(result.steps.length, 2)
       assert.deepStrictEqual(result.outcome, { _tag: "Completed", finishReason: "stop" })
     }))
 
-  it.effect("R-204: the usage of a run is the sum over its steps, each step has its own", () =>
+  it.effect("R-204: the usage of a run is the sum over its steps, and each step has its own usage", () =>
     Effect.gen(function*() {
       const scripts = [
         [toolCall("c0", "echo"), usage({ inputTokens: 1, outputTokens: 2 }), finish("tool_calls")],
@@ -151,7 +151,7 @@ describe("Chat: the loop", () => {
       assert.isNull((yield* chatOf([done])).result.usage)
     }))
 
-  it.effect("R-177: the final response is the last step's", () =>
+  it.effect("R-177: the final response of a run is the response of its last step", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([callEcho, done], { tools: [echo] })
       assert.deepStrictEqual(result.finalResponse, result.steps[1]?.response)
@@ -159,7 +159,7 @@ describe("Chat: the loop", () => {
 })
 
 describe("Chat: halt_when", () => {
-  it.effect("C-05, R-172, R-173: halt_when beats max_turns, and receives the index of the step", () =>
+  it.effect("C-05, R-172, R-173: halt_when wins over max_turns, and the outcome has the step index", () =>
     Effect.gen(function*() {
       const options = { tools: [echo], haltWhen: () => true }
       const first = yield* chatOf([callEcho, done], { ...options, maxTurns: 1 })
@@ -172,7 +172,7 @@ describe("Chat: halt_when", () => {
       assert.deepStrictEqual(second.result.outcome, { _tag: "HaltWhen", stepIndex: 1 })
     }))
 
-  it.effect("R-173: it sees the step with the answers of its tools, once per step", () =>
+  it.effect("R-173: halt_when sees each step once, with the answers of its tools", () =>
     Effect.gen(function*() {
       const seen: Array<Event.StepResult> = []
       const haltWhen = (step: Event.StepResult) => {
@@ -184,7 +184,7 @@ describe("Chat: halt_when", () => {
       assert.deepStrictEqual(seen.slice(0, 2), result.steps.slice(0, 2))
     }))
 
-  it.effect("C-06, R-173: it is not asked of a step that completes, halts or is handed over", () =>
+  it.effect("C-06, R-173: halt_when is not asked for a step that completes, fails or hands calls over", () =>
     Effect.gen(function*() {
       let asked = 0
       const haltWhen = () => {
@@ -202,7 +202,7 @@ describe("Chat: halt_when", () => {
       assert.strictEqual(asked, 0)
     }))
 
-  it.effect("R-173: an Effect answers, and truthiness counts", () =>
+  it.effect("R-173: halt_when may return an Effect, and a truthy value halts", () =>
     Effect.gen(function*() {
       const haltWhen = () => Effect.succeed(true)
       const answered = yield* chatOf([callEcho, done], { tools: [echo], haltWhen })
@@ -219,7 +219,7 @@ describe("Chat: halt_when", () => {
       )
     }))
 
-  it.effect("C-07, R-173: what it throws fails the run and the stream, after the tools of the step have run", () =>
+  it.effect("C-07, R-173: an error thrown by halt_when fails the run and the stream after the tools of the step have run", () =>
     Effect.gen(function*() {
       const thrown = new Error("halt_when")
       const failures: ReadonlyArray<NonNullable<ChatOptions["haltWhen"]>> = [
@@ -244,7 +244,7 @@ describe("Chat: halt_when", () => {
 })
 
 describe("Chat: input and options", () => {
-  it.effect("R-120: a run goes on from a conversation, and keeps its metadata", () =>
+  it.effect("R-120: a run continues a conversation and keeps its metadata", () =>
     Effect.gen(function*() {
       const messages = [Message.user("a"), Message.assistant("b"), Message.user("c")]
       const { result } = yield* chatOf([done], {}, { messages, metadata: { mine: 1 } } as { messages: typeof messages })
@@ -252,7 +252,7 @@ describe("Chat: input and options", () => {
       assert.deepStrictEqual(result.thread.metadata, { mine: 1 })
     }))
 
-  it.effect("R-123: the system text leads every request, once", () =>
+  it.effect("R-123: the system text leads every request once", () =>
     Effect.gen(function*() {
       const { model, result } = yield* chatOf([callEcho, done], { tools: [echo], system: "be brief" })
       const requests = yield* model.requests
@@ -263,7 +263,7 @@ describe("Chat: input and options", () => {
       assert.isEmpty(result.thread.messages.filter((message) => message.role === "system"))
     }))
 
-  it.effect("P-21, R-131: the observer sees every event of the run, ChatCompleted included, whatever is filtered", () =>
+  it.effect("P-21, R-131: the observer sees every event of the run, ChatCompleted included, also events hidden from the reader", () =>
     Effect.gen(function*() {
       const seen: Array<string> = []
       const onEvent = (event: Event.Event) => void seen.push(event._tag)

@@ -39,7 +39,7 @@ const settable = Effect.map(Clock.Clock, (clock) => {
 const never = Tool.make("never", { parameters: {}, handler: () => Effect.never })
 
 describe("times: the time of day", () => {
-  it.effect("R-075: a timeout comes in time where the time of day is set back meanwhile", () =>
+  it.effect("R-075: a timeout fires on time although the time of day is set back meanwhile", () =>
     Effect.gen(function*() {
       const { by, clock } = yield* settable
       const run = ToolRunner.run([call("c0", "never")], [never], { toolTimeout: 1_000 })
@@ -52,7 +52,7 @@ describe("times: the time of day", () => {
       assert.isTrue(isDone, "1.5 s have passed, and the timeout is 1 s")
     }))
 
-  it.effect("R-075: a timeout is not cut short where the time of day is set forward meanwhile", () =>
+  it.effect("R-075: a timeout is not cut short although the time of day is set forward meanwhile", () =>
     Effect.gen(function*() {
       const { by, clock } = yield* settable
       const brief = Tool.make("brief", { parameters: {}, timeout: 100, handler: () => Effect.never })
@@ -77,7 +77,7 @@ describe("times: at the same moment", () => {
       assert.deepStrictEqual(both.value.messages.map(({ content }) => content), [expected?.content, expected?.content])
     }))
 
-  it.effect("law 11: at a deadline the runs within a blocking handler are given up before it, so that it can answer", () =>
+  it.effect("law 11: at a deadline the runs within a blocking handler end before the handler, so that the handler can answer", () =>
     Effect.gen(function*() {
       const leaf = Tool.make("leaf", { parameters: {}, interrupt: "block", handler: () => Effect.sleep(5_000) })
       const agent = Tool.make("agent", {
@@ -100,8 +100,8 @@ describe("times: at the same moment", () => {
     }))
 })
 
-describe("Pulled: a pull that was interrupted", () => {
-  it.effect("law 3: has ended the run, and one after it asks the model for nothing", () =>
+describe("an interrupted pull", () => {
+  it.effect("law 3: an interrupted pull ends the run, and a later pull makes no request", () =>
     Effect.gen(function*() {
       const nap = Tool.make("nap", { parameters: {}, handler: () => Effect.sleep(1_000) })
       const model = yield* Script.make([

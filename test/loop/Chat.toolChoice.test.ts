@@ -47,7 +47,7 @@ describe("toolChoice", () => {
         }
       }))
 
-    it.effect(`M-16: Policy.toolChoice "every" keeps it for every turn (${name})`, () =>
+    it.effect(`M-16: Policy.toolChoice "every" keeps a forced choice for every turn (${name})`, () =>
       Effect.gen(function*() {
         for (const toolChoice of forced) {
           const requests = yield* chosen({ toolChoice, policy: { ...policy, toolChoice: "every" } })
@@ -64,14 +64,14 @@ describe("toolChoice", () => {
       assert.deepStrictEqual(choices(yield* chosen({})), [undefined, undefined, undefined])
     }))
 
-  it.effect("M-16: the tools are described in the same words in every turn, so that a prompt cache holds", () =>
+  it.effect("M-16: later turns describe the tools exactly like the first turn, so that a prompt cache holds", () =>
     Effect.gen(function*() {
       const [first, ...later] = yield* chosen({ toolChoice: { name: "compact" } })
       assert.strictEqual(later.length, 2)
       for (const request of later) assert.deepStrictEqual(request.tools, first?.tools)
     }))
 
-  it.effect("M-16: the call that closes a run, and a structured answer, are not forced either", () =>
+  it.effect("M-16: the closing call and a structured answer are not forced", () =>
     Effect.gen(function*() {
       const closing = {
         toolChoice: "required",
@@ -88,7 +88,7 @@ describe("toolChoice", () => {
       assert.deepStrictEqual(choices(requests), ["required", "auto", undefined])
     }))
 
-  it.effect("M-16: a single step, and a session, send it with the first turn", () =>
+  it.effect("M-16: a single step and a session send a forced choice with the first turn", () =>
     Effect.gen(function*() {
       const step = yield* Script.make([calling])
       yield* Step.run("go", { tools, toolChoice: "required" }).pipe(Effect.provide(step.layer))
@@ -140,7 +140,7 @@ describe("toolChoice", () => {
       return choices(requests)
     })
 
-  it.effect("M-16: an operation of a session that continues after settled calls has no first turn", () =>
+  it.effect("M-16: a session operation that continues after settled calls has no first turn", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
         for (const how of Object.keys(settling)) {
@@ -153,7 +153,7 @@ describe("toolChoice", () => {
       }
     }))
 
-  it.effect("M-16: neither is a reply to a question, and the next one is", () =>
+  it.effect("M-16: a reply to a question has no first turn, and the next reply starts with a first turn", () =>
     Effect.gen(function*() {
       const given = { tools: waiters, toolChoice: "required" } as const
       const model = yield* Script.make([[toolCall("q", "ask", {}), finish("tool_calls")], done, again, done])
@@ -163,7 +163,7 @@ describe("toolChoice", () => {
       assert.deepStrictEqual(choices(yield* model.requests), ["required", "auto", "required", "auto"])
     }))
 
-  it.effect("M-16: a run inside a handler has a first turn of its own", () =>
+  it.effect("M-16: a run inside a handler has its own first turn", () =>
     Effect.gen(function*() {
       const inner = yield* Script.make([calling, done])
       const outer = Tool.make("outer", {

@@ -82,11 +82,11 @@ const ping = tool("ping", () => Effect.succeed("pong"))
 const ways: ReadonlyArray<readonly [name: string, handler: Handler, tokens: number]> = [
   ["a run", () => inner([answers(5)]), 5],
   ["a run of several steps", () => inner([calls(5, "ping"), calls(6, "ping"), answers(7)], { tools: [ping] }), 18],
-  ["a stream that is read", () => Stream.runDrain(Stream.provide(Chat.stream("sub"), Script.layer([answers(5)]))), 5],
+  ["a read stream", () => Stream.runDrain(Stream.provide(Chat.stream("sub"), Script.layer([answers(5)]))), 5],
   ["a step", () => Step.run("sub").pipe(Effect.provide(Script.layer([answers(5)]))), 5],
   ["a session", () => Session.start("sub").pipe(Effect.provide(Script.layer([answers(5)]))), 5],
   [
-    "several, one after the other and at once",
+    "several sequential and concurrent runs",
     () =>
       Effect.andThen(
         inner([answers(1)]),
@@ -105,11 +105,11 @@ const ways: ReadonlyArray<readonly [name: string, handler: Handler, tokens: numb
     4
   ],
   [
-    "a run that asked for a structured answer",
+    "a run with a structured answer",
     () => inner([answers(1), answers(2)], { structuredFinalize: true, responseFormat: { type: "json_object" } }),
     3
   ],
-  ["nothing", () => Effect.void, 0]
+  ["an empty effect", () => Effect.void, 0]
 ]
 
 /** Runs within a handler that come to no good end, and what they had used by then. */
@@ -153,7 +153,7 @@ const broken: ReadonlyArray<readonly [name: string, handler: Handler, tokens: nu
     () => Effect.timeout(inner([calls(5, "ping"), [delay(60_000), ...answers(6)]], { tools: [ping] }), "1 second"),
     5
   ],
-  ["a run that is left", () =>
+  ["a run left by its reader", () =>
     Stream.runDrain(Stream.take(
       Stream.provide(
         Chat.stream("sub", { tools: [ping] }),
@@ -165,20 +165,20 @@ const broken: ReadonlyArray<readonly [name: string, handler: Handler, tokens: nu
 
 describe("Chat: usage", () => {
   for (const [name, handler, own] of ways) {
-    it.effect(`M-17: ${name} within a handler counts in totalUsage, and not in usage`, () =>
+    it.effect(`M-17: the usage of ${name} within a handler counts in totalUsage and not in usage`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(tokens(yield* overTime(around(handler))), [110, 110 + own])
       }))
   }
 
   for (const [name, handler, own] of broken) {
-    it.effect(`M-17: ${name} counts with what it had used`, () =>
+    it.effect(`M-17: ${name} counts with the usage reported so far`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(tokens(yield* overTime(around(handler))), [110, 110 + own])
       }))
   }
 
-  it.effect("M-17: a run that its call's timeout stops, or the cancellation of the run around it, counts as well", () =>
+  it.effect("M-17: a nested run stopped by its call's timeout or by the cancellation of its outer run counts in totalUsage", () =>
     Effect.gen(function*() {
       const handler = () => inner([calls(5, "ping"), [delay(60_000), ...answers(6)]], { tools: [ping] })
       assert.deepStrictEqual(tokens(yield* overTime(around(handler, { toolTimeout: "1 second" }))), [110, 115])
@@ -187,7 +187,7 @@ describe("Chat: usage", () => {
       assert.deepStrictEqual(tokens(cancelled), [100, 105])
     }))
 
-  it.effect("M-17: of a handler that was abandoned counts what its run had used by then", () =>
+  it.effect("M-17: an abandoned handler counts with the usage of its runs so far", () =>
     Effect.gen(function*() {
       const handler = () =>
         Effect.andThen(
@@ -200,7 +200,7 @@ describe("Chat: usage", () => {
     }))
 
   for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
-    it.effect("M-17: a tool that is a run counts, streamed and awaited, under every preset, and in wire form", () =>
+    it.effect("M-17: a tool made of a chat counts under every preset, streamed, awaited and in wire form", () =>
       Effect.gen(function*() {
         const agent = Tool.fromChat("agent", {
           parameters: {},
@@ -246,7 +246,7 @@ describe("Session: usage", () => {
       )
     })
 
-  it.effect("M-17: a result of a session has what its handlers' runs used", () =>
+  it.effect("M-17: a session's result counts the usage of its handlers' runs", () =>
     Effect.gen(function*() {
       const { result } = yield* Session.start("go", { tools: [tool("sub", () => inner([answers(5)]))] }).pipe(
         Effect.provide(Script.layer([calls(100, "sub"), answers(10)]))
@@ -254,7 +254,7 @@ describe("Session: usage", () => {
       assert.deepStrictEqual(tokens(result), [110, 115])
     }))
 
-  it.effect("M-17: also those of calls that were approved, which run before the model is asked", () =>
+  it.effect("M-17: a session's result counts the runs of approved calls, which run before the model is asked", () =>
     Effect.gen(function*() {
       const seen: Array<Event.Event> = []
       const { result } = yield* approvedRun(
@@ -265,7 +265,7 @@ describe("Session: usage", () => {
       assert.deepStrictEqual(lastOf(seen).totalUsage, result.totalUsage)
     }))
 
-  it.effect("M-17: also where the approved call ends the run", () =>
+  it.effect("M-17: a session's result counts the runs of an approved call that ends the run", () =>
     Effect.gen(function*() {
       const { result } = yield* approvedRun(() => Effect.as(inner([answers(5)]), Tool.halt("enough", 1)))
       assert.deepStrictEqual([result.outcome._tag, ...tokens(result)], ["Halted", null, 5])

@@ -65,8 +65,8 @@ const early = Effect.gen(function*() {
 })
 
 for (const [name, store] of Object.entries(stores)) {
-  describe(`messages into a run that is killed behind each append: ${name}`, () => {
-    it.effect("G52: a steer does not keep early started calls from their end", () =>
+  describe(`messages into a run killed behind each append: ${name}`, () => {
+    it.effect("G52: a steer lets early started calls run to their end", () =>
       Effect.gen(function*() {
         const appends: Array<Append> = []
         const whole = yield* passing(Effect.provide(early, listing(appends, store)))
@@ -96,7 +96,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.isAbove(begun, 1)
       }))
 
-    it.effect("G94: where the reader leaves the run, every open fate ends", () =>
+    it.effect("G94: every open fate ends when the reader leaves the run", () =>
       Effect.gen(function*() {
         const model = Adapter.layer({
           stream: (request) =>

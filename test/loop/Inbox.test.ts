@@ -118,7 +118,7 @@ const atEveryStep = (
 const steering = (inbox: Inbox.Inbox) => Effect.runSync(inbox.steer("not that", { id: "m" }))
 
 describe("Inbox", () => {
-  it.effect("G45: a steer at each boundary of a run is in the thread once and told delivered, or absent and told otherwise", () =>
+  it.effect("G45: a steer at each boundary of a run is delivered and once in the thread, or refused and absent", () =>
     Effect.gen(function*() {
       const { attempts } = yield* atEveryStep(steering, false)
       const steered = attempts.filter(({ isSteered }) => isSteered)
@@ -132,7 +132,7 @@ describe("Inbox", () => {
       assert.deepStrictEqual([...new Set(steps)].sort(), [1, 2, 3])
     }))
 
-  it.effect("G46: a stop and a steer in one tick, at every tick: stopped and absent, or delivered and present", () =>
+  it.effect("G46: a steer in the same tick as a stop is either refused and absent, or delivered and present", () =>
     Effect.gen(function*() {
       for (const isSteerFirst of [true, false]) {
         const { attempts } = yield* atEveryStep(
@@ -207,7 +207,7 @@ describe("Inbox", () => {
       }))
   }
 
-  it.effect("G52: a steer does not keep early started calls from their end", () =>
+  it.effect("G52: a steer lets early started calls run to their end", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const sent = yield* Deferred.make<void>()
@@ -234,7 +234,7 @@ describe("Inbox", () => {
       ])
     }))
 
-  it.effect("G94: where the reader leaves the run, every open fate ends", () =>
+  it.effect("G94: every open fate ends when the reader leaves the run", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const started = yield* Deferred.make<void>()
@@ -255,7 +255,7 @@ describe("Inbox", () => {
       assert.deepStrictEqual(yield* later.fate, { _tag: "Refused", reason: "stopped" })
     }))
 
-  it.effect("G94: a reader that takes a part of the events leaves, too", () =>
+  it.effect("G94: a reader that takes a part of the events ends every open fate", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const sent = yield* inbox.follow("one")
@@ -267,7 +267,7 @@ describe("Inbox", () => {
       assert.deepStrictEqual(yield* sent.fate, { _tag: "Refused", reason: "stopped" })
     }))
 
-  it.effect("G96: a run that fails before its first reply has delivered nothing", () =>
+  it.effect("G96: a run that fails before its first reply delivers no message", () =>
     Effect.gen(function*() {
       const failing: ReadonlyArray<readonly [string, Adapter.Service, Chat.Options]> = [
         ["the provider refuses", modelOf(() => [preflightError("authentication_failed")]).service, {}],
@@ -290,7 +290,7 @@ describe("Inbox", () => {
       }
     }))
 
-  it.effect("a follow waits for the answer, and the run goes on within maxTurns", () =>
+  it.effect("a follow waits for the answer, and the run continues within maxTurns", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const sent = [yield* inbox.follow("and then?"), yield* inbox.steer("shortly")]
@@ -320,7 +320,7 @@ describe("Inbox", () => {
       assert.deepStrictEqual(Array.from(events).slice(-2).map(({ _tag }) => _tag), ["MessageRefused", "ChatCompleted"])
     }))
 
-  it.effect("the reasons of a refusal say how the run ended", () =>
+  it.effect("a refusal carries the reason for which the run ended", () =>
     Effect.gen(function*() {
       const halt = Tool.make("work", { parameters: {}, handler: () => Effect.succeed(Tool.halt("enough", "done")) })
       const ask = Tool.make("work", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
@@ -347,7 +347,7 @@ describe("Inbox", () => {
       assert.deepStrictEqual(yield* sent.fate, { _tag: "Refused", reason: "failed" })
     }))
 
-  it.effect("a reply that is asked for again has the messages once, and no end takes its place", () =>
+  it.effect("a retried reply has the messages once, and the run still continues after them", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const sent = yield* inbox.follow("and then?")
@@ -365,7 +365,7 @@ describe("Inbox", () => {
       assert.propertyVal(yield* sent.fate, "stepIndex", 1)
     }))
 
-  it.effect("messages that are withdrawn while the budget waits are not sent, and nothing stays reserved", () =>
+  it.effect("messages withdrawn while the budget waits are not sent, and no budget stays reserved", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const replied = yield* Deferred.make<void>()
@@ -409,7 +409,7 @@ describe("Inbox", () => {
       assert.strictEqual(left?.left.calls, 97)
     }))
 
-  it.effect("a message is withdrawn once, and a run that was re-opened for it alone ends as it would have", () =>
+  it.effect("a message is withdrawn once, and a run re-opened only for that message ends without another request", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const sent = yield* inbox.follow("and then?")
@@ -430,7 +430,7 @@ describe("Inbox", () => {
       assert.isUndefined(yield* inbox.fate("none"))
     }))
 
-  it.effect("a message comes before a second pass and before a repair, and the answer has its form", () =>
+  it.effect("a message precedes a second pass, and the answer keeps its format", () =>
     Effect.gen(function*() {
       const format = { type: "json_schema", name: "a", schema: { type: "object", properties: {} } } as const
       const inbox = Inbox.make()
@@ -453,7 +453,7 @@ describe("Inbox", () => {
       assert.strictEqual(result.structuredFinalize?.pass1Halted, "completed")
     }))
 
-  it.effect("the same message under one id is accepted once, and another one is a defect", () =>
+  it.effect("the same message under one id is accepted once, and another message under that id is a defect", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const first = yield* inbox.steer("one", { id: "a" })
@@ -467,7 +467,7 @@ describe("Inbox", () => {
       assert.deepStrictEqual(userTexts(result.thread.messages), ["go", "one"])
     }))
 
-  it.effect("bad input is a defect that says what would be right", () =>
+  it.effect("bad input to an inbox is a defect that names what would be right", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const untyped = (value: unknown) => value as never
@@ -488,7 +488,7 @@ describe("Inbox", () => {
       assert.match(messages[4]!, /inbox.* must be an inbox made with Inbox.make/)
     }))
 
-  it.effect("two runs at once do not share an inbox; one after the other does", () =>
+  it.effect("two concurrent runs do not share an inbox, and two successive runs do", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const nested = Tool.make("nest", { parameters: {}, handler: () => Effect.map(Chat.run("in", { inbox }), String) })
@@ -504,7 +504,7 @@ describe("Inbox", () => {
       assert.deepStrictEqual(userTexts(next.thread.messages), ["go", "late"])
     }))
 
-  it.effect("clients see a delivery and a refusal", () =>
+  it.effect("clients receive a delivery and a refusal in every protocol", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       yield* inbox.steer([{ type: "text", text: "see" }, { type: "image", url: "https://a.b/c.png" }], { id: "m1" })

@@ -49,7 +49,7 @@ const askedOf = (asked: ReadonlyArray<Adapter.Request>, first: string) =>
   asked.map(({ messages }) => userTexts(messages)).filter(([text]) => text === first)
 
 describe("a message to a run inside a handler", () => {
-  it.effect("G51: a message to a sub-agent's sub-agent is in that run alone, and told delivered", () =>
+  it.effect("G51: a message to a sub-agent's sub-agent is delivered to that run alone", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const asked: Array<Adapter.Request> = []
@@ -70,7 +70,7 @@ describe("a message to a run inside a handler", () => {
       assert.lengthOf(events.filter(({ _tag }) => _tag === "MessageDelivered" || _tag === "MessageRefused"), 0)
     }))
 
-  it.effect("a message to the first level, and a follow, reach that run", () =>
+  it.effect("a follow to a first-level run reaches that run", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const asked: Array<Adapter.Request> = []
@@ -80,7 +80,7 @@ describe("a message to a run inside a handler", () => {
       assert.strictEqual((yield* inbox.fate("m"))?._tag, "Delivered")
     }))
 
-  it.effect("without a run under way at the path, a message is refused as finished", () =>
+  it.effect("a message to a path without a running run is refused as finished", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const refused = { _tag: "Refused", reason: "finished" } as const
@@ -103,7 +103,7 @@ describe("a message to a run inside a handler", () => {
       assert.strictEqual(result.outcome._tag, "Completed")
     }))
 
-  it.effect("a text that is no path is a defect that names the option, and nothing is sent", () =>
+  it.effect("a path of a wrong form is a defect that names the option, and nothing is sent", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       for (const to of ["", "/", "c0/", "run~c0", "%zz", 7, {}]) {
@@ -113,7 +113,7 @@ describe("a message to a run inside a handler", () => {
       }
     }))
 
-  it.effect("of several runs of a call the one begun last gets the message", () =>
+  it.effect("the run begun last gets a message to a call with several runs", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const asked: Array<Adapter.Request> = []
@@ -150,7 +150,7 @@ describe("a message to a run inside a handler", () => {
       assert.deepStrictEqual(askedOf(asked, "deep"), [["deep"], ["deep"]])
     }))
 
-  it.effect("a withdrawn message is in no request, and a repeat is the first one", () =>
+  it.effect("a withdrawn message is in no request, and a repeated message is sent once", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const asked: Array<Adapter.Request> = []
@@ -168,7 +168,7 @@ describe("a message to a run inside a handler", () => {
       assert.deepStrictEqual(yield* inbox.fate("m1"), { _tag: "Withdrawn" })
     }))
 
-  it.effect("a run with an inbox of its own has both, and one id names one message in it", () =>
+  it.effect("a run with its own inbox gets the messages of both inboxes, and an id names one message", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const own = Inbox.make()
@@ -187,7 +187,7 @@ describe("a message to a run inside a handler", () => {
       assert.match(exits[0]!, /another message has the id/)
     }))
 
-  it.effect("a session that is not kept, and runs that a program records, are reached as well", () =>
+  it.effect("nested runs of an unkept session and of a recorded program receive messages", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const asked: Array<Adapter.Request> = []
@@ -207,7 +207,7 @@ describe("a message to a run inside a handler", () => {
       assert.strictEqual((yield* recorded.fate("m"))?._tag, "Delivered")
     }))
 
-  it.effect("G51: at every step of the run, a message to a run inside has one fate, and is in that run iff delivered", () =>
+  it.effect("G51: at every step, a message to a nested run has one fate and is in that run only if delivered", () =>
     Effect.gen(function*() {
       for (const withCancel of [false, true]) {
         const tells = new Set<string>()

@@ -10,18 +10,18 @@ import { cancelled, failed, ok } from "./seen.ts"
 
 export const failures: ReadonlyArray<Row> = [
   {
-    name: "J-07, R-391, R-396, R-397: a sibling that may be cancelled is, at once, when a safe call fails",
+    name: "J-07, R-391, R-396, R-397: a failing safe call cancels a cancelable sibling at once",
     works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(200), cancelable)],
     results: [failed("a", 1, "kaboom"), cancelled("b", 1)],
     marks: [[0, "start", "a"], [0, "start", "b"], [1, "end", "a"], [1, "stop", "b"]]
   },
   {
-    name: "J-08, R-391: one that blocks runs on and succeeds",
+    name: "J-08, R-391: a blocking sibling of a failed call runs to its end and succeeds",
     works: (floor) => [floor.work("a", failsAfter(1), safe), floor.work("b", takes(15), safe)],
     results: [failed("a", 1, "kaboom"), ok("b", 15, "after 15")]
   },
   {
-    name: "J-09, R-391: success: false is a failure like a throw",
+    name: "J-09, R-391: a result with success: false is a failure like a throw",
     works: (floor) => [
       floor.work("a", takes(1, { success: false, error: "kaboom" }), safe),
       floor.work("b", takes(200), cancelable),
@@ -30,7 +30,7 @@ export const failures: ReadonlyArray<Row> = [
     results: [failed("a", 1, "kaboom"), cancelled("b", 1), ok("c", 15, "after 15")]
   },
   {
-    name: "J-09, R-391: and so is a defect",
+    name: "J-09, R-391: a defect is a failure that cancels a cancelable sibling",
     works: (floor) => [
       floor.work("a", Effect.andThen(Effect.sleep(1), Effect.die("broken")), safe),
       floor.work("b", takes(200), cancelable)
@@ -38,7 +38,7 @@ export const failures: ReadonlyArray<Row> = [
     results: [failed("a", 1, "handler_raised"), cancelled("b", 1)]
   },
   {
-    name: "R-055, R-391, R-410: a timeout is a crash like any other",
+    name: "R-055, R-391, R-410: a timed-out call cancels a cancelable sibling",
     works: (floor) => [
       floor.work("a", Effect.never, { ...safe, timeout: 7 }),
       floor.work("b", takes(200), cancelable)
@@ -56,7 +56,7 @@ export const failures: ReadonlyArray<Row> = [
     results: [failed("a", 7, "timeout"), ok("b", 12, "after 5")]
   },
   {
-    name: "R-393, R-394: nor is an unsafe call that waited for it",
+    name: "R-393, R-394: an unsafe call waiting behind a timed-out call is not its sibling",
     works: (floor) => [
       floor.work("a", Effect.never, { ...safe, timeout: 7 }),
       floor.work("b", takes(5), { interrupt: "cancel" })
@@ -64,7 +64,7 @@ export const failures: ReadonlyArray<Row> = [
     results: [failed("a", 7, "timeout"), ok("b", 12, "after 5")]
   },
   {
-    name: "CF-1: but it is skipped where those that wait are",
+    name: "CF-1: waiting calls are skipped after a timeout under queued: skip",
     works: (floor) => [
       floor.work("a", Effect.never, { ...safe, timeout: 7 }),
       floor.work("b", takes(5), cancelable),
@@ -75,7 +75,7 @@ export const failures: ReadonlyArray<Row> = [
     marks: [[0, "start", "a"], [7, "stop", "a"]]
   },
   {
-    name: "R-394: one that waits for a keyed permit has not started, and runs when there is one",
+    name: "R-394: a call waiting for a keyed permit runs after its neighbour's failure",
     works: (floor) => [
       floor.work("a", failsAfter(5), { ...safe, limits: [{ key: "R-394", permits: 1 }] }),
       floor.work("b", takes(5), { ...cancelable, limits: [{ key: "R-394", permits: 1 }] }),
@@ -92,7 +92,7 @@ export const failures: ReadonlyArray<Row> = [
     ]
   },
   {
-    name: "CF-1: or is skipped with those that have no place yet",
+    name: "CF-1: a call waiting for a keyed permit is skipped under queued: skip",
     works: (floor) =>
       ["a", "b"].map((id) =>
         floor.work(id, id === "a" ? failsAfter(5) : takes(5), { ...safe, limits: [{ key: "R-394", permits: 1 }] })
@@ -102,7 +102,7 @@ export const failures: ReadonlyArray<Row> = [
     marks: [[0, "start", "a"], [5, "end", "a"]]
   },
   {
-    name: "R-397: a cancelled call is no failure that cancels further ones",
+    name: "R-397: a cancelled call does not cancel further calls",
     works: (floor) => [
       floor.work("a", failsAfter(1), safe),
       floor.work("b", takes(200), cancelable),
@@ -123,7 +123,7 @@ export const failures: ReadonlyArray<Row> = [
     ]
   },
   {
-    name: "J-14, R-394: what waits by then runs when there is a place for it",
+    name: "J-14, R-394: a call waiting for a place at a failure runs later",
     works: (floor) => [
       floor.work("a", failsAfter(5), safe),
       floor.work("b", takes(60), cancelable),
@@ -133,7 +133,7 @@ export const failures: ReadonlyArray<Row> = [
     results: [failed("a", 5, "kaboom"), cancelled("b", 5), ok("c", 10, "after 5")]
   },
   {
-    name: "J-14, CF-1: and is cancelled with them where the policy says so",
+    name: "J-14, CF-1: a call waiting for a place at a failure is cancelled under queued: skip",
     works: (floor) => [
       floor.work("a", failsAfter(5), safe),
       floor.work("b", takes(60), cancelable),
@@ -144,12 +144,12 @@ export const failures: ReadonlyArray<Row> = [
     marks: [[0, "start", "a"], [0, "start", "b"], [5, "end", "a"], [5, "stop", "b"]]
   },
   {
-    name: "R-394: one that had not started when its neighbour failed at once runs",
+    name: "R-394: a call that had not started when its neighbour failed at once still runs",
     works: (floor) => [floor.work("a", Effect.fail("kaboom"), safe), floor.work("b", takes(5), cancelable)],
     results: [failed("a", 0, "kaboom"), ok("b", 5, "after 5")]
   },
   {
-    name: "R-395, CF-1: or is skipped, although it was about to",
+    name: "R-395, CF-1: a call about to start when its neighbour fails is skipped under queued: skip",
     works: (floor) => [
       floor.work("x", takes(3)),
       floor.work("a", Effect.fail("kaboom"), safe),
@@ -166,13 +166,13 @@ export const failures: ReadonlyArray<Row> = [
     results: [failed("a", 5, "kaboom"), ok("b", 10, "after 5")]
   },
   {
-    name: "R-393: not even where those that wait are skipped",
+    name: "R-393: an unsafe call that fails has no siblings under queued: skip",
     works: (floor) => [floor.work("a", failsAfter(5)), floor.work("b", takes(5), cancelable)],
     given: { siblings: { queued: "skip" } },
     results: [failed("a", 5, "kaboom"), ok("b", 10, "after 5")]
   },
   {
-    name: "R-393: a batch that has ended does not reach the next",
+    name: "R-393: a failure under queued: skip cancels every call still waiting for a place",
     works: (floor) => [
       floor.work("a", failsAfter(5), safe),
       floor.work("b", takes(10)),
@@ -217,13 +217,13 @@ export const halts: ReadonlyArray<Row> = [
     results: [ok("a", 5, "halted"), ok("b", 10, "after 10"), ok("c", 10, "after 10"), ok("d", 15, "after 10")]
   },
   {
-    name: "CF-1: or stops interruptible calls, and no waiting call",
+    name: "CF-1: a halt under onHalt: abortCancelable stops interruptible calls and no waiting call",
     works: halting,
     given: { maxParallel: 3, siblings: { onHalt: "abortCancelable" } },
     results: [ok("a", 5, "halted"), cancelled("b", 5), ok("c", 10, "after 10"), ok("d", 15, "after 10")]
   },
   {
-    name: "CF-1: or waiting calls as well",
+    name: "CF-1: a halt under onHalt: abortCancelable and queued: skip stops waiting calls as well",
     works: halting,
     given: { maxParallel: 3, siblings: { onHalt: "abortCancelable", queued: "skip" } },
     results: [
@@ -242,13 +242,13 @@ export const halts: ReadonlyArray<Row> = [
     ]
   },
   {
-    name: "CF-1: or every call",
+    name: "CF-1: a halt under onHalt: abortAll stops every call",
     works: halting,
     given: { maxParallel: 3, siblings: { onHalt: "abortAll", queued: "skip" } },
     results: [ok("a", 5, "halted"), cancelled("b", 5), cancelled("c", 5), cancelled("d", 5)]
   },
   {
-    name: "CF-1: a halt of an unsafe call ends the turn for waiting calls",
+    name: "CF-1: a halt of an unsafe call cancels waiting calls under queued: skip",
     works: (floor) => [
       floor.work("a", takes(5, Tool.halt("enough", null))),
       floor.work("b", takes(10)),
@@ -258,7 +258,7 @@ export const halts: ReadonlyArray<Row> = [
     results: [ok("a", 5, null), cancelled("b", 5), cancelled("c", 5)]
   },
   {
-    name: "CF-1: what a failure does is not what a halt does",
+    name: "CF-1: a failure follows onToolError and not onHalt",
     works: (floor) => [
       floor.work("a", failsAfter(5), safe),
       floor.work("b", takes(10), cancelable),

@@ -18,7 +18,7 @@ const waves = (size: number): ReadonlyArray<Seen> =>
 
 const order: ReadonlyArray<Row> = [
   {
-    name: "J-01, R-381, R-384: an unsafe call overlaps no other call, and the safe one behind it starts after it",
+    name: "J-01, R-381, R-384: an unsafe call overlaps no other call, and a safe call behind it starts after its end",
     works: (floor) => [
       floor.work("a", takes(10), safe),
       floor.work("b", takes(10), safe),
@@ -38,12 +38,12 @@ const order: ReadonlyArray<Row> = [
     ]
   },
   {
-    name: "R-384: safe, unsafe, safe runs strictly one after the other",
+    name: "R-384: a safe, an unsafe and a safe call run strictly one after the other",
     works: (floor) => [floor.work("a", takes(10), safe), floor.work("b", takes(1)), floor.work("c", takes(1), safe)],
     results: [ok("a", 10, "after 10"), ok("b", 11, "after 1"), ok("c", 12, "after 1")]
   },
   {
-    name: "J-03, R-383: plain tools are unsafe, and run one after the other",
+    name: "J-03, R-383: calls of undeclared tools are unsafe and run one after the other",
     works: (floor) => ["a", "b", "c"].map((id) => floor.work(id, takes(5))),
     results: [ok("a", 5, "after 5"), ok("b", 10, "after 5"), ok("c", 15, "after 5")],
     marks: [
@@ -56,26 +56,26 @@ const order: ReadonlyArray<Row> = [
     ]
   },
   {
-    name: "J-04, R-386: a later result is held back until the earlier one is out",
+    name: "J-04, R-386: a later result is held back until every earlier result has been delivered",
     works: (floor) => [floor.work("slow", takes(20), safe), floor.work("fast", takes(1), safe)],
     results: [ok("slow", 20, "after 20"), ok("fast", 20, "after 1")],
     marks: [[0, "start", "slow"], [0, "start", "fast"], [1, "end", "fast"], [20, "end", "slow"]]
   },
   {
-    name: "J-05, R-382: twenty safe calls with maxParallel 3 are three at a time",
+    name: "J-05, R-382: twenty safe calls with maxParallel 3 run three at a time",
     works: (floor) => many(20).map((index) => floor.work(`c${index}`, takes(10, index), safe)),
     given: { maxParallel: 3 },
     results: waves(3),
     also: (_scene, floor) => assert.strictEqual(floor.peak, 3)
   },
   {
-    name: "J-05, R-382: and ten at a time by default",
+    name: "J-05, R-382: twenty safe calls run ten at a time by default",
     works: (floor) => many(20).map((index) => floor.work(`c${index}`, takes(10, index), safe)),
     results: waves(10),
     also: (_scene, floor) => assert.strictEqual(floor.peak, 10)
   },
   {
-    name: "J-21, R-387: progress of the second call comes while the first still runs, and nothing has to happen for it",
+    name: "J-21, R-387: progress of the second call arrives while the first call still runs",
     works: (floor) => [
       floor.work("slow", takes(20), safe),
       floor.work(
@@ -97,7 +97,7 @@ const order: ReadonlyArray<Row> = [
 
 const gates: ReadonlyArray<Row> = [
   {
-    name: "J-10, R-392, R-406, R-407: a denied call is not run, and its siblings go on",
+    name: "J-10, R-392, R-406, R-407: a denied call never runs, and its siblings continue",
     works: (floor) => [
       floor.work("a", takes(1), {
         ...safe,
@@ -109,7 +109,7 @@ const gates: ReadonlyArray<Row> = [
     marks: [[0, "start", "b"], [15, "end", "b"]]
   },
   {
-    name: "R-406: a denial that gives no reason has one all the same",
+    name: "R-406: a denial without a reason gets a default reason",
     works: (floor) => [
       floor.work("a", takes(1), { authorize: () => false }),
       floor.work("b", takes(1), { validate: () => ({ valid: false }) })
@@ -121,7 +121,7 @@ const gates: ReadonlyArray<Row> = [
     marks: []
   },
   {
-    name: "J-11: where both gates deny, the denial of validation is reported",
+    name: "J-11: the answer reports the denial of validation when both gates deny",
     works: (floor) => [
       floor.work("a", takes(1), {
         validate: () => ({ valid: false, error: "too long" }),
@@ -132,7 +132,7 @@ const gates: ReadonlyArray<Row> = [
     marks: []
   },
   {
-    name: "J-12, R-409: a gate that throws denies, and its siblings go on",
+    name: "J-12, R-409: a throwing gate denies its call, and the siblings continue",
     works: (floor) => [
       floor.work("a", takes(1), {
         ...safe,
@@ -146,7 +146,7 @@ const gates: ReadonlyArray<Row> = [
     marks: [[0, "start", "b"], [15, "end", "b"]]
   },
   {
-    name: "R-381: a gate counts as work: no call starts beside an unsafe call whose gate runs",
+    name: "R-381: no call starts beside an unsafe call whose gate runs",
     works: (floor) => [
       floor.work("a", takes(5), { validate: () => Effect.as(Effect.sleep(10), true) }),
       floor.work("b", takes(5), { ...safe, validate: () => Effect.as(Effect.sleep(10), true) }),
@@ -163,14 +163,15 @@ const gates: ReadonlyArray<Row> = [
     ]
   },
   {
-    name: "J-20, R-395: a call whose gate is still asked when the run is aborted never starts",
+    name: "J-20, R-395: a call whose gate is undecided when the run is aborted never starts",
     works: (floor) => [floor.work("a", takes(10), stuck)],
     given: { abortAt: 5 },
     results: [cancelled("a", 5)],
     marks: []
   },
   {
-    name: "J-20, R-395, R-398: nor does one that blocks: only a handler that has started is left to finish",
+    name:
+      "J-20, R-395, R-398: a blocking call with an undecided gate never starts after an abort, and a started blocking call finishes",
     works: (floor) => [
       floor.work("a", takes(10), { ...safe, validate: () => Effect.as(Effect.sleep(20), true) }),
       floor.work("b", takes(30), safe)
@@ -180,7 +181,7 @@ const gates: ReadonlyArray<Row> = [
     marks: [[0, "start", "b"], [30, "end", "b"]]
   },
   {
-    name: "R-395: a sibling whose gate is still asked is cancelled with those that run",
+    name: "R-395: a failure cancels a sibling whose gate is undecided",
     works: (floor) => [floor.work("a", failsAfter(5), safe), floor.work("b", takes(10), stuck)],
     results: [failed("a", 5, "kaboom"), cancelled("b", 5)],
     marks: [[0, "start", "a"], [5, "end", "a"]]
@@ -189,7 +190,7 @@ const gates: ReadonlyArray<Row> = [
 
 const aborts: ReadonlyArray<Row> = [
   {
-    name: "J-16, R-398: on an abort the blocking call finishes, the other is cancelled, and what waits never starts",
+    name: "J-16, R-398: an abort lets a blocking call finish, cancels a cancelable call, and starts no waiting call",
     works: (floor) => [
       floor.work("a", takes(30), cancelable),
       floor.work("b", takes(30), safe),
@@ -204,14 +205,14 @@ const aborts: ReadonlyArray<Row> = [
     marks: [[0, "start", "a"], [0, "start", "b"], [5, "stop", "a"], [30, "end", "b"]]
   },
   {
-    name: "R-386, R-398: the order of results stays that of the calls",
+    name: "R-386, R-398: results stay in call order after an abort",
     works: (floor) => [floor.work("b", takes(30), safe), floor.work("a", takes(30), cancelable)],
     given: { abortAt: 5 },
     results: [ok("b", 30, "after 30"), cancelled("a", 30)],
     marks: [[0, "start", "b"], [0, "start", "a"], [5, "stop", "a"], [30, "end", "b"]]
   },
   {
-    name: "law 11: a blocking call that takes longer than the grace period is answered without it",
+    name: "law 11: a blocking call longer than the grace period is answered as cancelled",
     works: (floor) => [floor.work("a", takes(60_000), { ...safe, timeout: "1 hour" })],
     given: { abortAt: 5 },
     results: [cancelled("a", 5_005)]
@@ -220,7 +221,7 @@ const aborts: ReadonlyArray<Row> = [
 
 const results: ReadonlyArray<Row> = [
   {
-    name: "J-22, R-402: context updates are merged in the order of the calls, whatever finished last",
+    name: "J-22, R-402: context updates merge in call order, whichever call finishes last",
     works: (floor) => [
       floor.work("slow", takes(30, { data: 1, contextUpdate: { a: "slow", only: "slow" } }), safe),
       floor.work("fast", takes(5, { data: 2, contextUpdate: { a: "fast" } }), safe)
@@ -230,7 +231,7 @@ const results: ReadonlyArray<Row> = [
     also: ({ context }) => assert.deepStrictEqual(context, { a: "fast", only: "slow", kept: true })
   },
   {
-    name: "R-397, R-402: what failed or was cancelled adds nothing",
+    name: "R-397, R-402: a failed or cancelled call adds no context update",
     works: (floor) => [
       floor.work("a", takes(1, { success: false, error: "no", contextUpdate: { a: 1 } }), safe),
       floor.work(
@@ -246,7 +247,7 @@ const results: ReadonlyArray<Row> = [
     also: ({ context }) => assert.deepStrictEqual(context, { d: 1 })
   },
   {
-    name: "R-403: handlers see the context as it was",
+    name: "R-403: handlers of one turn see the context from before the turn",
     works: (floor) => [
       floor.work("a", takes(1, { data: 1, contextUpdate: { a: "new" } })),
       floor.work("b", (_args, call) => Effect.succeed(call.context["a"]))
@@ -255,7 +256,8 @@ const results: ReadonlyArray<Row> = [
     results: [ok("a", 1, 1), ok("b", 1, "old")]
   },
   {
-    name: "J-23, R-039: a text beyond its limit is cut with a notice, one at its limit or without one is not",
+    name:
+      "J-23, R-039: a text longer than maxResultChars is cut with a notice, and a text of exactly that length stays whole",
     works: (floor) =>
       [5, 10, 0].map((limit) => floor.work(`limit${limit}`, Effect.succeed("0123456789"), { maxResultChars: limit })),
     results: ["limit5", "limit10", "limit0"].map((id) => ok(id, 0, "0123456789")),
@@ -265,7 +267,7 @@ const results: ReadonlyArray<Row> = [
     }
   },
   {
-    name: "J-24, R-405: an error without success is a failure",
+    name: "J-24, R-405: a result with error and without success is a failure",
     works: (floor) => [
       floor.work("a", Effect.succeed({ error: "x" })),
       floor.work("b", Effect.succeed({ error: "x", success: true, data: 1 }))
@@ -273,7 +275,7 @@ const results: ReadonlyArray<Row> = [
     results: [failed("a", 0, "x"), ok("b", 0, 1)]
   },
   {
-    name: "J-25, R-404: null and undefined are results",
+    name: "J-25, R-404: null, undefined and objects without data are successful results",
     works: (floor) => [
       floor.work("a", Effect.succeed(null)),
       floor.work("b", Effect.void),
