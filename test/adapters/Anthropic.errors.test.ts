@@ -24,7 +24,7 @@ const { json } = Adapters
 const errorOf = (answer: string | Server.Answer, options: Partial<Anthropic.Options> = {}) =>
   Effect.map(outcomeOf(answer, options), ({ error }) => error!)
 
-describe("errors inside a reply", () => {
+describe("an error inside an Anthropic reply", () => {
   const kinds: ReadonlyArray<readonly [string, Adapter.AdapterError["reason"]]> = [
     ["overloaded_error", "provider_unavailable"],
     ["api_error", "provider_unavailable"],
@@ -36,7 +36,7 @@ describe("errors inside a reply", () => {
     ["some_new_error", "unknown"]
   ]
 
-  it.effect("R-145: an error event fails the reply after its earlier events, with its cost and its request", () =>
+  it.effect("R-145: an error event fails the reply after the earlier events; the usage and the request id are kept", () =>
     Effect.gen(function*() {
       for (const [type, reason] of kinds) {
         const { error, events } = yield* outcomeOf(body(start(), ...text(0, "a"), said(type, "no", "req_3")))
@@ -47,7 +47,7 @@ describe("errors inside a reply", () => {
       }
     }))
 
-  it.effect("R-145: an error may come first, without its event's name, by its name alone, or as a bare document", () =>
+  it.effect("R-145: an error is recognised as the first event, without an event name, by its event name alone, and as a bare document", () =>
     Effect.gen(function*() {
       const overloaded = JSON.stringify(said("overloaded_error", "Overloaded"))
       const first = yield* errorOf(`event: error\ndata: ${overloaded}\n\n`)
@@ -67,7 +67,7 @@ describe("errors inside a reply", () => {
       assert.strictEqual((yield* errorOf(json(200, { detail: "no" }))).detail, "no")
     }))
 
-  it.effect("R-145: after an error no text is emitted, and no tool is called", () =>
+  it.effect("R-145: after an error event, the reply emits no completed tool call and no message", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(
         start(),
@@ -83,7 +83,7 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual(of(events, "MessageCompleted"), [])
     }))
 
-  it.effect("R-145: an event that is no JSON or no UTF-8 fails the reply, and is not quoted", () =>
+  it.effect("R-145: an event of invalid JSON or UTF-8 fails the reply; the error does not quote the event", () =>
     Effect.gen(function*() {
       const broken = yield* errorOf(`${body(start())}data: {"type":"content_blo\n\n`)
       assert.deepStrictEqual([broken.reason, broken.message.includes("content_blo")], ["malformed_response", false])
@@ -94,8 +94,8 @@ describe("errors inside a reply", () => {
     }))
 })
 
-describe("retries", () => {
-  it.effect("R-122: after a reply has said something nothing is tried again", () =>
+describe("retries of an Anthropic request", () => {
+  it.effect("R-122: the adapter does not retry a request after the reply has emitted events", () =>
     Effect.gen(function*() {
       const answer = { pieces: [body(start(), ...text(0, "a"), said("overloaded_error", "Overloaded"))] }
       const found = yield* Adapters.trying(Adapters.anthropic, () => answer)

@@ -14,8 +14,8 @@ const tagsOf = (events: ReadonlyArray<Event.AdapterEvent>) => events.map((event)
 
 const textsOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCompleted").map((event) => event.text)
 
-describe("truncation", () => {
-  it.effect("I-18, R-357: a call that the token limit cut is lost as truncated, whether its block was closed or not", () =>
+describe("a reply cut by the token limit", () => {
+  it.effect("I-18, R-357: a tool call cut by the token limit has lost its arguments as truncated, whether its block is closed or open", () =>
     Effect.gen(function*() {
       const cut = [call(1, "b", "note"), args(1, "{\"text\":\"The")]
       for (const end of [[], [closed(1)]]) {
@@ -30,7 +30,7 @@ describe("truncation", () => {
       }
     }))
 
-  it.effect("R-357: the limit may strike before the first fragment: what was not closed, or closed empty, is truncated", () =>
+  it.effect("R-357: a call without any argument text at the token limit is truncated if its block is open or the last block", () =>
     Effect.gen(function*() {
       const lostOf = (...blocks: ReadonlyArray<ReadonlyArray<Readonly<Record<string, unknown>>>>) =>
         Effect.map(
@@ -43,14 +43,14 @@ describe("truncation", () => {
       assert.deepStrictEqual(yield* lostOf(called(0, "a", "note", "{\"text\":1}")), [undefined])
     }))
 
-  it.effect("R-357: a call that is cut although the stop reason is tool_use is lost", () =>
+  it.effect("R-357: a cut tool call in a reply with stop reason tool_use has lost its arguments", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([[call(0, "a", "note"), args(0, "{\"t")]], "tool_use"))
       assert.deepStrictEqual(of(events, "ToolCallCompleted").map((event) => event.argumentsLost), ["json_decode_error"])
     }))
 })
 
-describe("finish", () => {
+describe("the finish reason of a reply", () => {
   const words: ReadonlyArray<readonly [string, Response.FinishReason]> = [
     ...["end_turn", "stop", "stop_sequence"].map((word) => [word, "stop"] as const),
     ["tool_use", "tool_calls"],
@@ -59,14 +59,14 @@ describe("finish", () => {
     ...["pause_turn", "compaction", "wobbly", "toString"].map((word) => [word, "other"] as const)
   ]
 
-  it.effect("I-15, R-347, R-348: every stop reason is mapped, and kept; an unknown one is other", () =>
+  it.effect("I-15, R-347, R-348: each stop reason is mapped to a finish reason and kept; an unknown stop reason maps to other", () =>
     Effect.forEach(words, ([word, reason]) =>
       Effect.gen(function*() {
         const { events } = yield* outcomeOf(reply([text(0, "x")], word))
         assert.deepInclude(completed(events), { finishReason: reason, rawFinishReason: word })
       })))
 
-  it.effect("R-347: a reply without a stop reason ends as other, and as a tool turn if it has calls", () =>
+  it.effect("R-347: a reply without a stop reason finishes as other, or as tool_calls if it has calls", () =>
     Effect.gen(function*() {
       const said = yield* outcomeOf(reply([text(0, "x")], null))
       assert.strictEqual(completed(said.events).finishReason, "other")
@@ -75,7 +75,7 @@ describe("finish", () => {
       assert.strictEqual(completed(asked.events).finishReason, "tool_calls")
     }))
 
-  it.effect("R-346: the last stop reason counts, a missing one changes nothing, and its details are reported", () =>
+  it.effect("R-346: the last stop reason counts, a missing one changes nothing, and the metadata reports its details", () =>
     Effect.gen(function*() {
       const details = { type: "refusal", category: "cyber", explanation: null }
       const { events } = yield* outcomeOf(body(
@@ -94,7 +94,7 @@ describe("finish", () => {
       })
     }))
 
-  it.effect("R-330: a stream is complete by its stop reason or by its last event; what follows is not read", () =>
+  it.effect("R-330: a stop reason or the last event completes a stream; the adapter does not read what follows", () =>
     Effect.gen(function*() {
       const withWord = yield* outcomeOf(body(start(), ...text(0, "a"), Wire.stopped("end_turn")))
       assert.deepStrictEqual([textsOf(withWord.events), withWord.error], [["a"], undefined])

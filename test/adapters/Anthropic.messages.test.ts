@@ -9,8 +9,8 @@ import { answered, bodyOf, messagesOf, result, said, used } from "../support/ant
 import * as Chunks from "../support/openAiChat.ts"
 import * as Server from "../support/server.ts"
 
-describe("turns", () => {
-  it.effect("R-146: all results of a turn are in one user message, before the user's text, failures marked", () =>
+describe("the messages of a request", () => {
+  it.effect("R-146: one user message holds all results of a turn before the user's text, and marks failures", () =>
     Effect.gen(function*() {
       const calls = [Message.toolCall("a", "look", { q: 1 }), Message.toolCall("b", "look")]
       assert.deepStrictEqual(
@@ -33,7 +33,7 @@ describe("turns", () => {
       )
     }))
 
-  it.effect("R-351: a turn without text has no empty text, and an empty message is not sent", () =>
+  it.effect("R-351: the request omits empty texts and empty messages", () =>
     Effect.gen(function*() {
       const call = Message.toolCall("a", "look")
       assert.deepStrictEqual(
@@ -57,7 +57,7 @@ describe("turns", () => {
       )
     }))
 
-  it.effect("R-146: system texts keep their place where the model takes them, after a user's and before the model's", () =>
+  it.effect("R-146: system texts keep their place, after a user message and before the model's, where the model accepts inline system texts", () =>
     Effect.gen(function*() {
       const call = Message.toolCall("a", "look")
       const thread = [
@@ -108,7 +108,7 @@ describe("turns", () => {
       assert.deepStrictEqual(yield* systems(refusing), refusing.map(() => [said("Now.")]))
     }))
 
-  it.effect("R-146: system texts are sent apart from the messages, at every position, where the model requires it", () =>
+  it.effect("R-146: the request collects system texts from every position outside the messages where the model requires that", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf([
         Message.system("One."),
@@ -120,7 +120,7 @@ describe("turns", () => {
       assert.notProperty(yield* bodyOf([Message.user("go")]), "system")
     }))
 
-  it.effect("R-357: a call that lost its arguments goes back without them, and its answer with it", () =>
+  it.effect("R-357: a call with lost arguments goes back without arguments, together with its answer", () =>
     Effect.gen(function*() {
       const lost: Message.ToolCall = {
         ...Message.toolCall("a", "look"),
@@ -139,8 +139,8 @@ describe("turns", () => {
     }))
 })
 
-describe("ids", () => {
-  it.effect("R-146: ids of another alphabet, none at all, and ids that come again are written anew, with their answers", () =>
+describe("the ids of a request", () => {
+  it.effect("R-146: the request rewrites invalid, missing and repeated call ids, and their results follow", () =>
     Effect.gen(function*() {
       const turn = (...ids: ReadonlyArray<string>) => [
         Message.assistant("", ids.map((id) => Message.toolCall(id, "look"))),
@@ -191,10 +191,10 @@ describe("ids", () => {
     }))
 })
 
-describe("media", () => {
+describe("the media of a request", () => {
   const base64 = Buffer.from("Høj sky").toString("base64")
 
-  it.effect("R-123: images, PDFs, texts and uploads go out as blocks of their kinds", () =>
+  it.effect("R-123: images, PDFs, text files and uploads go out as blocks of their kinds", () =>
     Effect.gen(function*() {
       const [message] = yield* messagesOf(Message.user([
         { type: "text", text: "What is this?" },
@@ -229,7 +229,7 @@ describe("media", () => {
       ])
     }))
 
-  it.effect("M-36: a text file goes out as a plain-text document, encoded or not, with title and citations as given", () =>
+  it.effect("M-36: a text file goes out as a plain-text document, encoded or not, with the given title and citations", () =>
     Effect.gen(function*() {
       const citations = { enabled: true }
       const latin1 = Buffer.from("Høj sky. ".repeat(10), "latin1").toString("base64")
@@ -266,7 +266,7 @@ describe("media", () => {
       ])
     }))
 
-  it.effect("R-146: a result holds its pictures; those of a failure follow all results", () =>
+  it.effect("R-146: a tool result holds its images; the images of a failed result follow all results", () =>
     Effect.gen(function*() {
       const image = { type: "image", url: "https://example.com/a.png" } as const
       const block = { type: "image", source: { type: "url", url: image.url } }
@@ -293,7 +293,7 @@ describe("media", () => {
       ])
     }))
 
-  it.effect("R-122: what the protocol has no words for is refused before anything is sent", () =>
+  it.effect("R-122: the adapter refuses content without a form in the protocol before it sends anything", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [answered] }))
       const refused: ReadonlyArray<Message.Message> = [

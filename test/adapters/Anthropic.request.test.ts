@@ -27,8 +27,8 @@ const weather: Tool.Definition = {
 
 const bare: Tool.Definition = { name: "bare", description: "", parameters: { properties: {} } }
 
-describe("body", () => {
-  it.effect("R-123: a plain request holds the model, a limit, the thread with the system text apart, and asks for a stream", () =>
+describe("the request body", () => {
+  it.effect("R-123: a plain request holds the model, a token limit, the messages, the system text apart, and stream: true", () =>
     Effect.gen(function*() {
       const received = yield* sent({ messages: [Message.system("Be brief."), Message.user("Hello")] })
       assert.deepStrictEqual([received.method, received.path], ["POST", "/v1/messages"])
@@ -41,7 +41,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: what a request asks of the model has its place in the body", () =>
+  it.effect("R-123: each setting of a request has its place in the body", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({
         model: "other-model",
@@ -83,7 +83,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: the limit that the protocol wants is the request's, the layer's, or what the model is known to do", () =>
+  it.effect("R-123: the token limit comes from the request, the adapter options, or the known limit of the model", () =>
     Effect.gen(function*() {
       const limitOf = (model: string, options: Partial<Anthropic.Options> = {}) =>
         Effect.map(bodyOf({ model }, options), (body) => body.max_tokens)
@@ -100,7 +100,7 @@ describe("body", () => {
       assert.strictEqual((yield* bodyOf({ maxTokens: 5 }, { maxTokens: 77 })).max_tokens, 5)
     }))
 
-  it.effect("R-122: JSON without a schema has no words here, and is refused before anything is sent", () =>
+  it.effect("R-122: the adapter refuses a JSON response format without a schema before it sends anything", () =>
     Effect.gen(function*() {
       const { error } = yield* Chunks.outcome(
         Wire.stream("http://nowhere.test", {}, { ...Chunks.request, responseFormat: { type: "json_object" } })
@@ -110,11 +110,11 @@ describe("body", () => {
     }))
 })
 
-describe("tools", () => {
+describe("the tools of a request", () => {
   const choiceOf = (request: Partial<Adapter.Request>, options: Partial<Anthropic.Options> = {}) =>
     Effect.map(bodyOf({ tools: [weather], ...request }, options), (body) => body.tool_choice)
 
-  it.effect("R-123: each tool choice is mapped, and one call at a time is requested with it", () =>
+  it.effect("R-123: each tool choice is mapped, together with a ban on parallel calls", () =>
     Effect.gen(function*() {
       assert.isUndefined(yield* choiceOf({}))
       assert.deepStrictEqual(yield* choiceOf({ toolChoice: "auto" }), { type: "auto" })
@@ -131,7 +131,7 @@ describe("tools", () => {
       assert.notProperty(yield* bodyOf({ toolChoice: "required" }, one), "tool_choice")
     }))
 
-  it.effect("R-123: the provider's own tools come after those of the request", () =>
+  it.effect("R-123: tools from the options follow the tools of the request", () =>
     Effect.gen(function*() {
       const search = { type: "web_search_20250305", name: "web_search", max_uses: 2 }
       const body = yield* bodyOf({ tools: [weather] }, { options: { tools: [search] } })
@@ -140,7 +140,7 @@ describe("tools", () => {
       assert.deepStrictEqual([only.tools, only.tool_choice], [[search], { type: "auto" }])
     }))
 
-  it.effect("R-123: a thread with calls that is sent without tools declares those it calls, and lets none be called", () =>
+  it.effect("R-123: a request without tools declares the tools that its thread calls, and forbids their use", () =>
     Effect.gen(function*() {
       const messages = [
         Message.user("go"),
@@ -154,7 +154,7 @@ describe("tools", () => {
       assert.deepStrictEqual(body.tool_choice, { type: "none" })
     }))
 
-  it.effect("R-123: strict tools have schemas that the provider can hold a model to, others go out as they are", () =>
+  it.effect("R-123: strict tools have schemas that the provider can enforce; other tools go out unchanged", () =>
     Effect.gen(function*() {
       const open: Tool.Definition = { name: "open", description: "", parameters: { type: "object" } }
       const bounded: Tool.Definition = {
@@ -185,7 +185,7 @@ describe("tools", () => {
     }))
 })
 
-describe("thinking", () => {
+describe("the thinking options", () => {
   const of = (options: Partial<Anthropic.Options>, request: Partial<Adapter.Request> = {}) =>
     Effect.map(bodyOf(request, options), ({ output_config, temperature, thinking }) => ({
       thinking,
@@ -193,7 +193,7 @@ describe("thinking", () => {
       temperature
     }))
 
-  it.effect("R-123: a budget, an effort, or both; the model's own temperature goes with it", () =>
+  it.effect("R-123: reasoning sets a budget, an effort or both; thinking drops the temperature", () =>
     Effect.gen(function*() {
       const request = { temperature: 0.5 }
       assert.deepStrictEqual(yield* of({ reasoning: { maxTokens: 2048 } }, request), {
@@ -215,7 +215,7 @@ describe("thinking", () => {
       assert.deepStrictEqual(yield* of({ reasoning: { effort: "none" } }, request), off)
     }))
 
-  it.effect("R-123: the output options of the request are merged with the adapter's", () =>
+  it.effect("R-123: the output options of the request merge with those of the adapter", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({
         responseFormat: { type: "json_schema", name: "x", schema: { type: "object", properties: { a: {} } } },
@@ -225,7 +225,7 @@ describe("thinking", () => {
       assert.strictEqual(body.output_config.effort, "max")
     }))
 
-  it.effect("R-123: no thinking where the protocol forbids it: with a forced tool, or in a turn that began without", () =>
+  it.effect("R-123: the request has no thinking with a forced tool or in a turn that began without thinking", () =>
     Effect.gen(function*() {
       const reasoning = { maxTokens: 2048 }
       const thinks = (request: Partial<Adapter.Request>, options: Anthropic.Options["reasoning"] = reasoning) =>
@@ -253,7 +253,7 @@ describe("thinking", () => {
     }))
 })
 
-describe("caching", () => {
+describe("the cache marks", () => {
   const call = (id: string) => Message.toolCall(id, "get_weather", { city: id })
   const thread: ReadonlyArray<Message.Message> = [
     Message.system("One."),
@@ -267,7 +267,7 @@ describe("caching", () => {
 
   const mark = { type: "ephemeral" }
 
-  it.effect("R-123: the ends of the tools, the system text and the last two user messages are marked, and nothing else", () =>
+  it.effect("R-123: the cache marks the end of the tools, of the system text and of the last two user messages, nothing else", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({ messages: thread, tools: [weather, bare] }, { cache: true })
       assert.deepStrictEqual(body.tools.map((tool: any) => tool.cache_control), [undefined, mark])
@@ -284,7 +284,7 @@ describe("caching", () => {
       }
     }))
 
-  it.effect("R-123: a growing thread begins with what was sent before, except for the marks", () =>
+  it.effect("R-123: a growing thread begins with the bytes sent before, except for the cache marks", () =>
     Effect.gen(function*() {
       const sentOf = (length: number) =>
         Effect.map(
@@ -302,8 +302,8 @@ describe("caching", () => {
     }))
 })
 
-describe("layer", () => {
-  it.effect("R-123: the key and the version are headers, and other headers win over the adapter's own", () =>
+describe("the address and the headers", () => {
+  it.effect("R-123: the headers carry the key and the version; headers from the options win over the adapter's own", () =>
     Effect.gen(function*() {
       const { headers } = yield* sent({}, { apiKey: Redacted.make(" sk-ant-1\n"), betas: ["a-1", "b-2"] })
       assert.deepInclude(headers, {
@@ -327,7 +327,7 @@ describe("layer", () => {
       (url) => Wire.stream("", { ...options, baseUrl: `${url}${path}` }, { ...Chunks.request, ...request })
     )
 
-  it.effect("R-123: the base URL may end with the version of the paths, and a query string stays at the end", () =>
+  it.effect("R-123: the base URL may end with the version path; a query string stays at the end", () =>
     Effect.gen(function*() {
       const paths: ReadonlyArray<readonly [string, string]> = [
         ["", "/v1/messages"],
@@ -341,7 +341,7 @@ describe("layer", () => {
       for (const [base, path] of paths) assert.strictEqual((yield* pathUnder(base)).path, path)
     }))
 
-  it.effect("R-123: Vertex AI has the model in the path, the version in the body, and a bearer token", () =>
+  it.effect("R-123: a Vertex AI request has the model in the path, the version in the body, and a bearer token", () =>
     Effect.gen(function*() {
       const vertex = { vertex: true, apiKey: Redacted.make("token") }
       const base = "/v1/projects/p/locations/l/publishers/anthropic/models"

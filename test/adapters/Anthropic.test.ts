@@ -18,8 +18,8 @@ const textsOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextC
 const responseOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
   Collector.toResponse(Collector.applyAll(Collector.initial(), events))
 
-describe("text", () => {
-  it.effect("R-334: the texts of all blocks are one, in order, and are completed once", () =>
+describe("the text of a reply", () => {
+  it.effect("R-334: the texts of all blocks join in order and complete once", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(reply([text(0, "a", "", "b"), text(1, "c")], "end_turn"))
       assert.isUndefined(error)
@@ -38,7 +38,7 @@ describe("text", () => {
       assert.deepStrictEqual([responseId, model], ["msg_1", "test-model"])
     }))
 
-  it.effect("R-334: the opening text of a block is emitted, and a block that was never opened is read as well", () =>
+  it.effect("R-334: the reply emits the opening text of a block and reads a block without an opening", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         start(),
@@ -56,7 +56,7 @@ describe("text", () => {
       assert.strictEqual(responseOf(events).reasoning, "hm")
     }))
 
-  it.effect("R-333: an empty reply is complete, and has no text", () =>
+  it.effect("R-333: an empty reply is complete and has no text", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(reply([], "end_turn"))
       assert.isUndefined(error)
@@ -64,7 +64,7 @@ describe("text", () => {
       assert.isNull(responseOf(events).outputText)
     }))
 
-  it.effect("R-358: citations are reported with the part of the text they belong to", () =>
+  it.effect("R-358: the metadata reports citations with their range in the text", () =>
     Effect.gen(function*() {
       const first = { type: "char_location", cited_text: "x" }
       const second = { type: "web_search_result_location", url: "https://example.com" }
@@ -84,8 +84,8 @@ describe("text", () => {
     }))
 })
 
-describe("thinking", () => {
-  it.effect("R-334, R-342: reasoning is apart from the text, and keeps the signature that has to be sent back", () =>
+describe("the thinking of a reply", () => {
+  it.effect("R-334, R-342: reasoning stays apart from the text and keeps the signature for the next request", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         reply([thinking(0, "hm", "sig_a"), thinking(1, "", "sig_b"), text(2, "Hi")], "end_turn")
@@ -99,7 +99,7 @@ describe("thinking", () => {
       assert.deepStrictEqual(textsOf(events), ["Hi"])
     }))
 
-  it.effect("R-342: a signature may come in pieces, or with the opening", () =>
+  it.effect("R-342: a signature may come in pieces or with the block's opening", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         start(),
@@ -117,7 +117,7 @@ describe("thinking", () => {
       assert.strictEqual(responseOf(events).reasoning, "whole")
     }))
 
-  it.effect("R-342: redacted thinking is kept as it came", () =>
+  it.effect("R-342: redacted thinking is kept unchanged", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         [opened(0, { type: "redacted_thinking", data: "EvgF" }), closed(0)],
@@ -129,8 +129,8 @@ describe("thinking", () => {
     }))
 })
 
-describe("calls", () => {
-  it.effect("R-349, R-356: a call is a block, its arguments are fragments, and it is complete when the block is closed", () =>
+describe("the tool calls of a reply", () => {
+  it.effect("R-349, R-356: a tool call is a block with argument fragments and completes when its block closes", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(Wire.rich)
       assert.deepStrictEqual(calls(events), [
@@ -149,7 +149,7 @@ describe("calls", () => {
       assert.strictEqual(completed(events).finishReason, "tool_calls")
     }))
 
-  it.effect("R-335, R-337: blocks that are open at the same time keep their fragments apart", () =>
+  it.effect("R-335, R-337: blocks open at the same time keep their fragments apart", () =>
     Effect.gen(function*() {
       const count = 64
       const indices = Array.from({ length: count }, (_, index) => index)
@@ -169,7 +169,7 @@ describe("calls", () => {
       )
     }))
 
-  it.effect("R-349: a call that went on while another block was open is complete when its own is closed", () =>
+  it.effect("R-349: a call that continues while another block is open completes when its own block closes", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         start(),
@@ -192,7 +192,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(events), [{ id: "a", name: "search", arguments: { q: 1 } }])
     }))
 
-  it.effect("M-34, I-05, I-06, R-340: an empty fragment is a call without arguments, and so is a missing one", () =>
+  it.effect("M-34, I-05, I-06, R-340: a call with empty or missing argument fragments has no arguments", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         called(0, "a", "now", ""),
@@ -206,7 +206,7 @@ describe("calls", () => {
       )
     }))
 
-  it.effect("R-349: a call made by the provider's code has its whole input from the start, and names its caller", () =>
+  it.effect("R-349: a call by the provider's code has its whole input from the start and names its caller", () =>
     Effect.gen(function*() {
       const caller = { type: "code_execution_20250825", tool_id: "srvtoolu_1" }
       const { events } = yield* outcomeOf(reply([
@@ -231,7 +231,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("I-21, R-336: fragments before their block count, a call without an id gets one, and a call without a name is ignored", () =>
+  it.effect("I-21, R-336: fragments before their block count, a call without an id gets an id, and a call without a name is dropped", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         start(),
@@ -254,7 +254,7 @@ describe("calls", () => {
       assert.match(found!.id, /^call_[\da-f]{32}$/)
     }))
 
-  it.effect("R-343: blocks that all have index 0 are distinguished, also where they are of different kinds", () =>
+  it.effect("R-343: blocks that all have index 0 stay distinct, also when their kinds differ", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(
         start(),
@@ -276,7 +276,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-297, R-336: an id that two calls share belongs to the first, and a call that is opened twice is one", () =>
+  it.effect("R-297, R-336: of two calls with one id the second gets a new id; a call opened twice is a single call", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         called(0, "x", "search", "{\"q\":1}"),
@@ -291,7 +291,7 @@ describe("calls", () => {
       assert.deepStrictEqual(Server.anywhere(kept), { anthropic: { server: "anywhere" } })
     }))
 
-  it.effect("R-339, R-359: a text that is no JSON object is lost, is kept as text, and spoils no other call", () =>
+  it.effect("R-339, R-359: arguments that are not a JSON object are lost, stay as raw text, and spoil no other call", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         called(0, "a", "search", "{\"a\":"),
@@ -306,7 +306,7 @@ describe("calls", () => {
       assert.deepStrictEqual(responseOf(events).toolCalls.map(({ id }) => id), ["a", "b", "c"])
     }))
 
-  it.effect("R-339: __proto__ among the arguments does not get through", () =>
+  it.effect("R-339: the parsed arguments have no __proto__ key at any depth", () =>
     Effect.gen(function*() {
       const text = "{\"__proto__\":{\"admin\":true},\"q\":{\"\\u005f_proto__\":1}}"
       const { events } = yield* outcomeOf(reply([called(0, "a", "search", text)], "tool_use"))
@@ -316,7 +316,7 @@ describe("calls", () => {
       assert.deepStrictEqual(Object.getOwnPropertyNames(found["q"]), [])
     }))
 
-  it.effect("R-349: a fragment after a complete call fails the reply, a repetition of the call does not", () =>
+  it.effect("R-349: a new fragment after a complete call fails the reply; a repetition does not", () =>
     Effect.gen(function*() {
       const opening = called(0, "a", "search", "{\"q\":1}")
       const repeated = yield* outcomeOf(reply([opening, [args(0, "{\"q\":1}"), args(0, " ")]], "tool_use"))
@@ -325,7 +325,7 @@ describe("calls", () => {
       assert.strictEqual(broken.error?.reason, "malformed_response")
     }))
 
-  it.effect("R-343: two replies in one stream are an error, and no call is made of both", () =>
+  it.effect("R-343: two replies in one stream fail the reply, and no call is built from both", () =>
     Effect.gen(function*() {
       const first = [start(), call(0, "first", "note"), args(0, "{\"value\":\"Spark")]
       const second = [
@@ -343,11 +343,11 @@ describe("calls", () => {
     }))
 })
 
-describe("tools of the provider's own", () => {
+describe("the tools of the provider", () => {
   const search = { type: "server_tool_use", id: "srvtoolu_1", name: "web_search", input: {} }
   const found = { type: "web_search_tool_result", tool_use_id: "srvtoolu_1", content: [{ url: "https://example.com" }] }
 
-  it.effect("I-10, R-332: they are listed as run at the provider, and no turn is a tool turn for their sake", () =>
+  it.effect("I-10, R-332: a server-side call is listed as executed by the provider and makes no tool turn", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         [opened(0, search), args(0, ""), args(0, "{\"query\":\"sky\"}"), closed(0)],
@@ -366,7 +366,7 @@ describe("tools of the provider's own", () => {
       assert.isTrue(response.toolCalls[0]!.providerExecuted)
     }))
 
-  it.effect("R-332: so are remote tools and those for files and code, and their results are kept to be sent back", () =>
+  it.effect("R-332: MCP, file and code calls of the provider are listed alike, and their results are kept for the next request", () =>
     Effect.gen(function*() {
       const remote = { type: "mcp_tool_use", id: "mcptoolu_1", name: "ask", server_name: "wiki", input: {} }
       const edited = { type: "text_editor_code_execution_tool_result", tool_use_id: "srvtoolu_2", content: {} }
@@ -400,7 +400,7 @@ describe("tools of the provider's own", () => {
       assert.deepInclude(completed(events), { finishReason: "tool_calls", rawFinishReason: "end_turn" })
     }))
 
-  it.effect("R-342: a compaction comes in pieces and is kept whole, blocks of unknown kinds too", () =>
+  it.effect("R-342: a compaction comes in pieces and is kept whole, and so are blocks of unknown kinds", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(reply([
         [

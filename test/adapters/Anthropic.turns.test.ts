@@ -10,7 +10,7 @@ import * as Wire from "../support/anthropic.ts"
 import { bodyOf, messagesOf, result, said, used } from "../support/anthropicThreads.ts"
 import * as Server from "../support/server.ts"
 
-describe("what goes back", () => {
+describe("a model's turn in the next request", () => {
   /** The content that a reply comes back as when its message is sent again, and what is sent beside it. */
   const returned = (
     blocks: ReadonlyArray<ReadonlyArray<Readonly<Record<string, unknown>>>>,
@@ -49,7 +49,7 @@ describe("what goes back", () => {
     Wire.closed(index)
   ]
 
-  it.effect("R-342: reasoning is sent back with its signatures, unread, redacted or empty", () =>
+  it.effect("R-342: signed, redacted and empty reasoning goes back with its signatures", () =>
     Effect.gen(function*() {
       const { content } = yield* returned([
         Wire.thinking(0, "hm", "sig_a"),
@@ -67,7 +67,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("R-342: a turn of many blocks goes back block by block, in its order, with what ran at the provider", () =>
+  it.effect("R-342: a turn of many blocks goes back block by block in order, with the calls executed by the provider", () =>
     Effect.gen(function*() {
       const { content } = yield* returned([
         Wire.text(0, "First "),
@@ -132,7 +132,7 @@ describe("what goes back", () => {
   }
 
   it.effect.prop(
-    "R-342: a turn of blocks in any order goes back as it came",
+    "R-342: a turn of blocks in any order goes back unchanged",
     { kinds: Schema.Array(Schema.Literals(["text", "thinking", "redacted", "search", "call"])) },
     ({ kinds }) =>
       Effect.gen(function*() {
@@ -145,14 +145,14 @@ describe("what goes back", () => {
     { arbitrary: { runs: 100, size: 8 } }
   )
 
-  it.effect("R-347: a turn that was paused goes back as it is, and alone", () =>
+  it.effect("R-347: a paused turn goes back unchanged as the last message", () =>
     Effect.gen(function*() {
       const { content, messages } = yield* returned([Wire.text(0, "Searching. "), searching(1)], [], "pause_turn")
       assert.deepStrictEqual(content, [said("Searching. "), { ...search, input: { query: "sky" } }])
       assert.strictEqual(messages.length, 2)
     }))
 
-  it.effect("R-342: a server-side call that never got its result is left out after the next user message", () =>
+  it.effect("R-342: the request omits a server-side call without a result, and a result without a call", () =>
     Effect.gen(function*() {
       const { content } = yield* returned(
         [Wire.text(0, "Searching."), searching(1)],
@@ -170,7 +170,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(cut.content, [said("Hm")])
     }))
 
-  it.effect("R-342: a turn must not end with a thought, so one that only thought is not sent", () =>
+  it.effect("R-342: a turn never ends with thinking, and the request omits a turn of thinking alone", () =>
     Effect.gen(function*() {
       const { messages } = yield* returned([Wire.thinking(0, "hm", "sig_a"), whole(1, redacted)], [Message.user("on")])
       assert.deepStrictEqual(messages, [{ role: "user", content: [said("go"), said("on")] }])
@@ -178,7 +178,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(content, [said("Hi")])
     }))
 
-  it.effect("R-342: calls by the provider's code name their caller, and the container is named while the turn goes on", () =>
+  it.effect("R-342: calls by the provider's code name their caller, and the request names the container while the turn continues", () =>
     Effect.gen(function*() {
       const caller = { type: "code_execution_20250825", tool_id: "srvtoolu_1" }
       const run = { type: "server_tool_use", id: "srvtoolu_1", name: "code_execution", input: { code: "look()" } }
@@ -202,7 +202,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(later.messages[3].content, [ran, said("One.")])
     }))
 
-  it.effect("R-342: a message that was changed since goes back as far as it can", () =>
+  it.effect("R-342: a message changed by the caller goes back with the parts that still fit", () =>
     Effect.gen(function*() {
       const { events } = yield* Wire.outcomeOf(Wire.reply([
         Wire.text(0, "One. "),
@@ -220,7 +220,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("R-358: reasoning of another protocol is left out; a signature that nothing claims is taken for ours", () =>
+  it.effect("R-358: the request omits reasoning of another protocol and sends a signature without a stated protocol", () =>
     Effect.gen(function*() {
       const asked = Message.user("go")
       const reasoning = (...parts: ReadonlyArray<Message.Part>) =>
@@ -247,8 +247,8 @@ describe("what goes back", () => {
     }))
 })
 
-describe("run", () => {
-  it.effect("R-126, R-136, R-342: calls are run and answered, and the next request has all that the model emitted", () =>
+describe("a run over the Anthropic adapter", () => {
+  it.effect("R-126, R-136, R-342: a run answers the calls, and the next request has everything that the model emitted", () =>
     Effect.scoped(Effect.gen(function*() {
       const turns = [
         Wire.reply([
@@ -286,7 +286,7 @@ describe("run", () => {
       }])
     })))
 
-  it.effect("R-347: a turn that the provider paused is resumed by sending its thread again", () =>
+  it.effect("R-347: a run resumes a turn paused by the provider by sending its thread again", () =>
     Effect.scoped(Effect.gen(function*() {
       const search = { type: "server_tool_use", id: "srvtoolu_1", name: "web_search", input: { query: "sky" } }
       const found = { type: "web_search_tool_result", tool_use_id: "srvtoolu_1", content: [] }
@@ -311,7 +311,7 @@ describe("run", () => {
       ])
     })))
 
-  it.effect("R-345, I-18: a call that the limit cut is answered and not run, and the thread can be sent on", () =>
+  it.effect("R-345, I-18: a run answers a call cut by the token limit without running it, and the thread stays valid", () =>
     Effect.scoped(Effect.gen(function*() {
       const turns = [
         Wire.reply([[Wire.call(0, "toolu_a", "note"), Wire.args(0, "{\"text\":\"x")]], "max_tokens"),

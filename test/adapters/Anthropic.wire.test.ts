@@ -18,8 +18,8 @@ const textOf = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "TextCo
 const cutInto = (pieces: ReadonlyArray<Uint8Array>) =>
   outcome(Wire.stream("http://model.test").pipe(Connections.reading(pieces)))
 
-describe("reads", () => {
-  it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>
+describe("Anthropic bodies", () => {
+  it.effect("R-349: the adapter reads a whole JSON reply instead of a stream", () =>
     Effect.gen(function*() {
       const whole = {
         id: "msg_1",
@@ -61,7 +61,7 @@ describe("reads", () => {
       ])
     }))
 
-  it.effect("R-145: whatever JSON an event holds, the reply ends in a message or a typed error", () =>
+  it.effect("R-145: an event of any JSON shape leaves the reply complete and its text whole", () =>
     Effect.gen(function*() {
       const odd: ReadonlyArray<Readonly<Record<string, unknown>>> = [
         { type: 1 },
@@ -86,7 +86,7 @@ describe("reads", () => {
     }))
 })
 
-describe("usage", () => {
+describe("the usage of a reply", () => {
   const usageOf = (
     first: Readonly<Record<string, unknown>>,
     ...later: ReadonlyArray<Readonly<Record<string, unknown>>>
@@ -100,7 +100,7 @@ describe("usage", () => {
       ({ events }) => completed(events).usage as object
     )
 
-  it.effect("R-303, R-350: figures are named alike, unknown ones are kept, and the total counts the cache", () =>
+  it.effect("R-303, R-350: usage counts have common names, unknown counts are kept, and the total includes the cache", () =>
     Effect.gen(function*() {
       const found = yield* usageOf({
         input_tokens: 100,
@@ -126,7 +126,7 @@ describe("usage", () => {
       })
     }))
 
-  it.effect("I-16, R-350: the usage at the end replaces the usage reported before, and is never added to it", () =>
+  it.effect("I-16, R-350: later usage replaces the earlier counts and is never added to them", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         { input_tokens: 10, output_tokens: 0, cache_read_input_tokens: 0 },
@@ -139,8 +139,8 @@ describe("usage", () => {
     }))
 })
 
-describe("work", () => {
-  it.effect("R-353: 64 calls whose fragments take turns are each parsed once", () =>
+describe("the work and memory of a reply", () => {
+  it.effect("R-353: the adapter parses each of 64 calls with interleaved fragments once", () =>
     Effect.gen(function*() {
       const indices = Array.from({ length: 64 }, (_, index) => index)
       const whole = JSON.stringify({ text: "y".repeat(500) })
@@ -157,7 +157,7 @@ describe("work", () => {
       assert.isAtMost(parsed, answer.length + 2 * indices.length * whole.length)
     }))
 
-  it.effect("R-353: an event longer than allowed ends the reply instead of filling the memory, pings do not", () =>
+  it.effect("R-353: an event over the length limit fails the reply; pings do not", () =>
     Effect.gen(function*() {
       const options = { maxEventLength: 1000 }
       const endless = `data: ${"x".repeat(5000)}`

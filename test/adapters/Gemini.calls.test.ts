@@ -29,8 +29,8 @@ const piece = (partialArgs: ReadonlyArray<object>, rest: object = {}) =>
 
 const stop = finish("STOP")
 
-describe("calls", () => {
-  it.effect("R-335, R-349: calls in one chunk and in several are emitted in their order, whole and at once", () =>
+describe("the tool calls of a Gemini reply", () => {
+  it.effect("R-335, R-349: the reply emits the calls of one chunk or several in order, each as started, delta and completed", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(chunk([call("a", { x: 1 }), call("a", { x: 2 })]), chunk([call("b")]), said("later"), stop),
@@ -48,7 +48,7 @@ describe("calls", () => {
       assert.deepStrictEqual(completed(events).message.toolCalls?.map(({ name }) => name), ["a", "a", "b"])
     }))
 
-  it.effect("R-336: a call without an id gets one of its own, one with an id keeps it, and a repeated id is replaced", () =>
+  it.effect("R-336: a call without an id gets a new id, a call with an id keeps it, and a repeated id is replaced", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(chunk([call("a"), call("a"), call("a", {}, { id: "w" }), call("b", {}, { id: "w" }), call("")]), stop)
@@ -66,7 +66,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-339: arguments that are no object are lost, null means no arguments, and __proto__ is dropped", () =>
+  it.effect("R-339: arguments that are not an object are lost, null means no arguments, and a __proto__ key is dropped", () =>
     Effect.gen(function*() {
       const proto = "{\"functionCall\":{\"name\":\"p\",\"args\":{\"__proto__\":{\"x\":1},\"y\":2}}}"
       const text = body(chunk([call("a", [1]), call("b", "text"), call("c", null), call("p")]), stop)
@@ -82,7 +82,7 @@ describe("calls", () => {
       assert.strictEqual(Object.getPrototypeOf(toolCalls[3]!.arguments), Object.prototype)
     }))
 
-  it.effect("R-337: streamed arguments are values of paths, and pieces of one text follow each other", () =>
+  it.effect("R-337: streamed arguments set values at JSON paths, and text pieces of one path join", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(
@@ -118,7 +118,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-343: a piece that repeats name and id continues its call, a piece with another id is another call", () =>
+  it.effect("R-343: a piece with the name and id of an open call continues that call; a piece with another id starts a new call", () =>
     Effect.gen(function*() {
       const repeating = (id: string, jsonPath: string) =>
         piece([{ jsonPath, stringValue: id }], { name: "a", id, willContinue: true })
@@ -131,7 +131,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-340, R-345: a streamed call that is never closed is lost, and so is one whose pieces do not fit", () =>
+  it.effect("R-340, R-345: a streamed call that never closes has lost its arguments, and so has a call with an impossible path", () =>
     Effect.gen(function*() {
       const open = chunk([call("a", undefined, { willContinue: true })])
       const filled = piece([{ jsonPath: "$.x", stringValue: "y" }], { willContinue: true })
@@ -150,7 +150,7 @@ describe("calls", () => {
       }
     }))
 
-  it.effect("R-339: no path reaches a prototype", () =>
+  it.effect("R-339: a JSON path of streamed arguments never reaches a prototype", () =>
     Effect.gen(function*() {
       const paths = [
         "$.__proto__.polluted",
@@ -167,7 +167,7 @@ describe("calls", () => {
       assert.notProperty({}, "polluted")
     }))
 
-  it.effect("R-338: a piece that belongs to no call is dropped", () =>
+  it.effect("R-338: a piece of arguments without a call is dropped", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(
         body(piece([{ jsonPath: "$.x", numberValue: 1 }]), chunk([{ functionCall: {} }]), stop)
@@ -177,7 +177,7 @@ describe("calls", () => {
       assert.strictEqual(completed(events).finishReason, "stop")
     }))
 
-  it.effect("R-357: a whole call is kept although the token limit ended the reply, since the wire completed it", () =>
+  it.effect("R-357: a whole call is kept although the token limit ends the reply", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(chunk([call("a", { x: 1 })]), finish("MAX_TOKENS")))
       assert.deepStrictEqual(named(events), [{ name: "a", arguments: { x: 1 } }])
@@ -185,12 +185,12 @@ describe("calls", () => {
     }))
 })
 
-describe("what ran at the provider", () => {
+describe("calls executed by Gemini", () => {
   const executed = (events: ReadonlyArray<Event.AdapterEvent>) =>
     of(events, "ToolCallCompleted").filter((event) => event.providerExecuted === true)
       .map(({ arguments: args, name }) => ({ name, arguments: args }))
 
-  it.effect("R-332: code, hosted tools and their results are listed, and are no calls of this side", () =>
+  it.effect("R-332: code, hosted tools and their results are listed as executed by the provider and finish the reply as stop", () =>
     Effect.gen(function*() {
       const code = { language: "PYTHON", code: "print(1)", id: "1" }
       const result = { outcome: "OUTCOME_OK", output: "1\n", id: "1" }
@@ -213,7 +213,7 @@ describe("what ran at the provider", () => {
       assert.strictEqual(new Set(responseOf(events).toolCalls.map(({ id }) => id)).size, 4)
     }))
 
-  it.effect("R-332: a call that is answered in the same reply ran there; one of a declared tool is this side's", () =>
+  it.effect("R-332: a call answered in its own reply ran at the provider; a call without an answer there is the caller's", () =>
     Effect.gen(function*() {
       const answer = { functionResponse: { name: "remote", response: { ok: true } } }
       const { events } = yield* outcomeOf(
@@ -244,7 +244,7 @@ describe("what ran at the provider", () => {
       assert.strictEqual(completed(events).finishReason, "tool_calls")
     }))
 
-  it.effect("R-332: a search that shows in nothing but its sources is listed, too, and its sources are kept", () =>
+  it.effect("R-332: a search known only by its grounding metadata is listed as executed by the provider, and the metadata is kept", () =>
     Effect.gen(function*() {
       const groundingMetadata = { webSearchQueries: ["", "weather Oslo"], groundingChunks: [{ web: { uri: "u" } }] }
       const urlContextMetadata = { urlMetadata: [{ retrievedUrl: "https://a.test", urlRetrievalStatus: "OK" }] }

@@ -39,8 +39,8 @@ const perMinute = google(429, "RESOURCE_EXHAUSTED", "You exceeded your current q
   retryInfo("34.4s")
 ])
 
-describe("HTTP errors", () => {
-  it.effect("R-122: an error that is labelled as a stream, a page and nothing are errors all the same", () =>
+describe("an HTTP error of Gemini", () => {
+  it.effect("R-122: an error with the content type of a stream, an HTML page and an empty body fail the reply with the HTTP status", () =>
     Effect.gen(function*() {
       const streamed = {
         ...json(400, google(400, "INVALID_ARGUMENT", "bad")),
@@ -56,14 +56,14 @@ describe("HTTP errors", () => {
     }))
 })
 
-describe("retries", () => {
+describe("retries of a Gemini request", () => {
   const trying = (answers: ReadonlyArray<Server.Answer>) =>
     Effect.map(
       Adapters.trying(Adapters.gemini, (index) => answers[index] ?? answers.at(-1)!),
       ({ error, requests, waits }) => [requests, waits, error?.reason]
     )
 
-  it.effect("R-122: the delay that the body asks for counts, up to the longest allowed", () =>
+  it.effect("R-122: a retry waits for the delay named in the error body, up to the longest allowed delay", () =>
     Effect.gen(function*() {
       const patient = json(429, google(429, "RESOURCE_EXHAUSTED", "Slow down", [retryInfo("4.5s")]))
       assert.deepStrictEqual(yield* trying([patient, { pieces: [body(said("ok"), stop)] }]), [2, [4500], undefined])
@@ -72,7 +72,7 @@ describe("retries", () => {
       assert.deepStrictEqual(yield* trying([odd]), [3, [600, 1200], "provider_unavailable"])
     }))
 
-  it.effect("R-122: a quota that is used up for the day is not asked for again", () =>
+  it.effect("R-122: the adapter does not retry a used-up daily quota or an invalid request", () =>
     Effect.gen(function*() {
       const spent = google(429, "RESOURCE_EXHAUSTED", "Quota", [quotaFailure("RequestsPerDay"), retryInfo("1s")])
       assert.deepStrictEqual(yield* trying([json(429, spent)]), [1, [], "quota_exceeded"])
@@ -84,10 +84,10 @@ describe("retries", () => {
     }))
 })
 
-describe("errors inside a reply", () => {
+describe("an error inside a Gemini reply", () => {
   const cancelled = google(499, "CANCELLED", "The operation was cancelled.")
 
-  it.effect("R-145: an error fails the reply after its earlier events, its cost included, in every framing", () =>
+  it.effect("R-145: an error fails the reply after the earlier events and the usage, in every framing", () =>
     Effect.gen(function*() {
       const chunks = [said("a"), chunk([call("now", {})]), usage({ promptTokenCount: 3 })]
       const list = array(...chunks, cancelled)
@@ -116,7 +116,7 @@ describe("errors inside a reply", () => {
       }
     }))
 
-  it.effect("R-145: an error after the finish reason fails the reply, keeps the reason, and no call of the reply is run", () =>
+  it.effect("R-145: an error after the finish reason fails the reply, and the error keeps that reason", () =>
     Effect.scoped(Effect.gen(function*() {
       const text = body(chunk([{ text: "a" }, call("now", {})], { finishReason: "STOP" })) +
         JSON.stringify(cancelled, null, 2)
@@ -127,7 +127,7 @@ describe("errors inside a reply", () => {
       assert.strictEqual(error.metadata?.["finishReason"], "STOP")
     })))
 
-  it.effect("R-145: an error under status 200, a page, another document and a body without anything fail the reply", () =>
+  it.effect("R-145: an error with status 200, an HTML page, another JSON document, an empty body and invalid JSON fail the reply", () =>
     Effect.gen(function*() {
       const limited = google(429, "RESOURCE_EXHAUSTED", "Slow down", [retryInfo("2s")])
       const first = yield* errorOf(JSON.stringify(limited, null, 2))
@@ -142,7 +142,7 @@ describe("errors inside a reply", () => {
       assert.notInclude(odd.error!.message, "not JSON")
     }))
 
-  it.effect("R-145: whatever JSON a chunk holds, the reply ends in a message or a typed error", () =>
+  it.effect("R-145: a chunk of any JSON shape leads to a completed message or a typed error", () =>
     Effect.gen(function*() {
       const odd: ReadonlyArray<unknown> = [null, 0, "x", [], [[]], {}, { a: null }]
       const chunks = odd.flatMap((value) => [

@@ -7,8 +7,8 @@ import * as Server from "../support/server.ts"
 
 type Json = Readonly<Record<string, any>>
 
-describe("O-69: names of tools", () => {
-  it.effect("O-69: one that begins otherwise is sent under another name, and is the tool's own everywhere else", () =>
+describe("O-69: tool names that Gemini refuses", () => {
+  it.effect("O-69: a tool name with a forbidden first character goes out changed, and is the tool's own name everywhere else", () =>
     Effect.scoped(Effect.gen(function*() {
       const ran: Array<string> = []
       const tools = ["3d_render", "_3d_render", "-x", "plain"].map((name) =>
@@ -46,7 +46,7 @@ describe("O-69: names of tools", () => {
       assert.deepStrictEqual(answers.parts.map(({ functionResponse }: Json) => functionResponse.name), declared)
     })))
 
-  it.effect("O-69: calls of a thread are sent so, too, and names of users are theirs", () =>
+  it.effect("O-69: the calls and answers of a thread use the changed tool name, and a user's name is ignored", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [body(said("ok"), finish("STOP"))] }))
       const long = `9${"a".repeat(63)}`

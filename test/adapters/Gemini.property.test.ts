@@ -100,9 +100,9 @@ const wellFormed = (value: unknown): unknown => {
     : Object.fromEntries(Object.entries(value).map(([key, member]) => [key.toWellFormed(), wellFormed(member)]))
 }
 
-describe("every reply", () => {
+describe("any Gemini reply", () => {
   it.effect.prop(
-    "R-349: is read the same in either framing and at any cut",
+    "R-349: the adapter reads a reply alike in either framing and at any cut",
     [reply],
     ([{ chunks, sizes, word }]) =>
       Effect.gen(function*() {
@@ -117,7 +117,7 @@ describe("every reply", () => {
   )
 
   it.effect.prop(
-    "R-342, O-12: goes back as it came, but for halves of surrogate pairs",
+    "R-342, O-12: a reply goes back unchanged except for lone surrogates",
     [reply],
     ([{ chunks }]) =>
       Effect.scoped(Effect.gen(function*() {

@@ -32,8 +32,8 @@ const key = Redacted.make("AIza-secret-1")
 const elsewhere = (options: Partial<Gemini.Options>, asked: Partial<Adapter.Request> = {}) =>
   Requests.elsewhere(answered, Gemini.layer({ model: "m", ...options }), asked)
 
-describe("body", () => {
-  it.effect("R-123: a plain request holds the contents, the system's words apart, and asks for a stream of events", () =>
+describe("the body of a Gemini request", () => {
+  it.effect("R-123: a plain request holds the contents, the system texts apart, and asks for an event stream", () =>
     Effect.gen(function*() {
       const received = yield* sent({
         messages: [Message.system("Be brief."), Message.user("Hello"), Message.system([{ type: "text", text: "Now." }])]
@@ -45,7 +45,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: what a request asks of the model has its place in the body", () =>
+  it.effect("R-123: each setting of a request has its place in the body", () =>
     Effect.gen(function*() {
       const schema = { type: "object", properties: { kind: { const: "a" } } }
       const safetySettings = [{ category: "HARM_CATEGORY_HATE_SPEECH", threshold: "BLOCK_NONE" }]
@@ -76,7 +76,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: every tool choice has its mode, and strict tools are validated where the model is free", () =>
+  it.effect("R-123: each tool choice has its mode, and strict tools set the mode VALIDATED where the model may choose", () =>
     Effect.gen(function*() {
       const modeOf = (toolChoice: Adapter.ToolChoice | undefined, options: Partial<Gemini.Options> = {}) =>
         Effect.map(
@@ -95,7 +95,7 @@ describe("body", () => {
       assert.notProperty(yield* bodyOf({ toolChoice: "required" }), "toolConfig")
     }))
 
-  it.effect("R-123: an effort is a level, and tokens for models that know no levels", () =>
+  it.effect("R-123: a reasoning effort becomes a thinking level, or a token budget for models without levels", () =>
     Effect.gen(function*() {
       const thinkingOf = (model: string, reasoning: NonNullable<Gemini.Options["reasoning"]>) =>
         Effect.map(bodyOf({ model }, { reasoning }), (body) => body.generationConfig.thinkingConfig)
@@ -115,7 +115,7 @@ describe("body", () => {
       }
     }))
 
-  it.effect("R-123: schemas are rewritten for servers that take the older subset only", () =>
+  it.effect("R-123: schemas are rewritten for servers that accept the OpenAPI subset only", () =>
     Effect.gen(function*() {
       const parameters = { type: "object", properties: { city: { type: ["string", "null"], exclusiveMinimum: 1 } } }
       const written = { type: "OBJECT", properties: { city: { type: "STRING", nullable: true } } }
@@ -136,7 +136,7 @@ describe("body", () => {
       assert.notProperty(yield* bodyOf({ responseFormat: { type: "text" } }), "generationConfig")
     }))
 
-  it.effect("R-123: cached content holds the system's words and the tools, which are not sent beside it", () =>
+  it.effect("R-123: a request with cached content omits the system texts and the tools", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf(
         { messages: [Message.system("Be brief."), Message.user("Hello")], tools: [weather], toolChoice: "required" },
@@ -148,7 +148,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: options pass through: objects are merged, tools are added, and a request's own win", () =>
+  it.effect("R-123: options pass through: objects merge, tools are added, and the options of the request win", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf(
         {
@@ -176,7 +176,7 @@ describe("body", () => {
       assert.deepStrictEqual(body.labels, { a: "1", b: "2" })
     }))
 
-  it.effect("R-123: a tool's schema goes out as the tool declares it", () =>
+  it.effect("R-123: a tool's parameter schema goes out as declared", () =>
     Effect.gen(function*() {
       const tool = Tool.make("plan", {
         parameters: { days: Schema.Int, note: Schema.NullOr(Schema.String) },
@@ -190,8 +190,8 @@ describe("body", () => {
     }))
 })
 
-describe("settings", () => {
-  it.effect("R-123: without a base URL it is the Gemini API, a model may be a path, and a query string is kept", () =>
+describe("the settings of the Gemini adapter", () => {
+  it.effect("R-123: the default base URL is the Gemini API, a model may be a path, and a query string is kept", () =>
     Effect.gen(function*() {
       const own = "https://generativelanguage.googleapis.com/v1beta"
       assert.strictEqual((yield* elsewhere({})).url, `${own}/models/m:streamGenerateContent?alt=sse`)
@@ -201,7 +201,7 @@ describe("settings", () => {
       assert.strictEqual(proxied.url, "https://proxy.test/g/models/x%3Fy%3Dz:streamGenerateContent?alt=sse&tenant=1")
     }))
 
-  it.effect("R-123: the key has a header of its own, and is a bearer token to the projects of Vertex AI", () =>
+  it.effect("R-123: the key goes out in its own header, or as a bearer token to a Vertex AI project", () =>
     Effect.gen(function*() {
       const vertex =
         "https://europe-west1-aiplatform.googleapis.com/v1/projects/p/locations/europe-west1/publishers/google"
@@ -228,7 +228,7 @@ describe("settings", () => {
       Gemini.layerConfig(defaults)
     )
 
-  it.effect("R-122: the environment names the model, the key and the server, by either name of the key", () =>
+  it.effect("R-122: the environment names the model, the server and the key, by either name of the key", () =>
     Effect.gen(function*() {
       const model = { GEMINI_MODEL: "env-model", GEMINI_BASE_URL: "given" }
       const first = yield* fromEnvironment({ ...model, GEMINI_API_KEY: "k1", GOOGLE_API_KEY: "k2" }, { model: "other" })

@@ -17,8 +17,8 @@ const responseOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
 
 const stop = finish("STOP")
 
-describe("text", () => {
-  it.effect("R-334, R-349: text is streamed and joined, and the last chunk needs no parts to end the reply", () =>
+describe("the content of a Gemini reply", () => {
+  it.effect("R-334, R-349: the reply streams and joins its text, and a last chunk without parts ends the reply", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(said("Hel"), said(""), chunk([]), said("lo"), stop))
       assert.isUndefined(error)
@@ -38,7 +38,7 @@ describe("text", () => {
       ])
     }))
 
-  it.effect("R-334: thoughts are reasoning, at every position, and no text", () =>
+  it.effect("R-334: thoughts are reasoning at every position, and never part of the text", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(thought("a"), said("Red"), thought("b"), said("!"), stop))
       assert.deepStrictEqual(of(events, "ReasoningDelta").map(({ delta }) => delta), ["a", "b"])
@@ -46,7 +46,7 @@ describe("text", () => {
       assert.deepStrictEqual(completed(events).message.reasoning, [{ type: "reasoning", text: "ab" }])
     }))
 
-  it.effect("R-333: content without parts, and a candidate without content, are a message without text and calls", () =>
+  it.effect("R-333: content without parts and a candidate without content give a message without text or calls", () =>
     Effect.gen(function*() {
       for (const candidate of [{ content: { role: "model" } }, { content: {} }, {}]) {
         const { error, events } = yield* outcomeOf(body({ candidates: [{ ...candidate, finishReason: "MAX_TOKENS" }] }))
@@ -57,14 +57,14 @@ describe("text", () => {
       }
     }))
 
-  it.effect("R-334: only the first of several candidates is read", () =>
+  it.effect("R-334: the adapter reads only the first of several candidates", () =>
     Effect.gen(function*() {
       const both = { candidates: [{ content: { parts: [{ text: "b" }] }, index: 1 }, ...said("a")["candidates"] as []] }
       const { events } = yield* outcomeOf(body(both, stop))
       assert.deepStrictEqual(of(events, "TextCompleted").map(({ text }) => text), ["a"])
     }))
 
-  it.effect("R-334: an image that the model made is part of the message's content", () =>
+  it.effect("R-334: generated images and files are parts of the message content", () =>
     Effect.gen(function*() {
       const image = { inlineData: { mimeType: "image/png", data: "AAAA" } }
       const file = { fileData: { mimeType: "video/mp4", fileUri: "gs://b/c.mp4" } }
@@ -77,7 +77,7 @@ describe("text", () => {
       ])
     }))
 
-  it.effect("R-358: metadata of a reply is kept; citations and probabilities are gathered, of the rest the latest counts", () =>
+  it.effect("R-358: the metadata gathers citations and log probabilities, and keeps the latest value of other fields", () =>
     Effect.gen(function*() {
       const first = { citationSources: [{ uri: "a" }] }
       const second = { citationSources: [{ uri: "a" }, { uri: "b" }] }
@@ -95,8 +95,8 @@ describe("text", () => {
     }))
 })
 
-describe("finish", () => {
-  it.effect("R-347, R-348, I-15: every finish reason is mapped, and the original is kept", () =>
+describe("the finish reason of a Gemini reply", () => {
+  it.effect("R-347, R-348, I-15: each finish reason is mapped, and the original is kept", () =>
     Effect.gen(function*() {
       const words: ReadonlyArray<readonly [word: string, reason: Response.FinishReason]> = [
         ["STOP", "stop"],
@@ -124,7 +124,7 @@ describe("finish", () => {
       }
     }))
 
-  it.effect("M-40: OTHER ends the reply as other, and its message is part of the metadata", () =>
+  it.effect("M-40: the finish reason OTHER ends the reply as other, and its message is part of the metadata", () =>
     Effect.gen(function*() {
       const finishMessage = "The reply was stopped for reasons of its own."
       const { error, events } = yield* outcomeOf(
@@ -137,7 +137,7 @@ describe("finish", () => {
       assert.deepStrictEqual(responseOf(events).outputText, "so far")
     }))
 
-  it.effect("R-344, I-08: STOP with a call of this side means tool_calls, with any other call it is stop", () =>
+  it.effect("R-344, I-08: STOP means tool_calls with a call of the caller's tools, and stop otherwise", () =>
     Effect.gen(function*() {
       const calling = yield* outcomeOf(body(thought("t"), said("hm"), chunk([call("a")], { finishReason: "STOP" })))
       assert.deepStrictEqual([completed(calling.events).finishReason, completed(calling.events).rawFinishReason], [
@@ -148,7 +148,7 @@ describe("finish", () => {
       assert.strictEqual(completed(hosted.events).finishReason, "stop")
     }))
 
-  it.effect("R-346: the last finish reason counts, and text after it is still read", () =>
+  it.effect("R-346: the last finish reason counts, and the adapter still reads text after a finish reason", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(
@@ -162,7 +162,7 @@ describe("finish", () => {
       assert.strictEqual(completed(events).finishReason, "content_filter")
     }))
 
-  it.effect("R-347: a prompt that was blocked ends the reply with the reason, although no candidate comes", () =>
+  it.effect("R-347: a blocked prompt ends the reply as content_filter, although no candidate comes", () =>
     Effect.gen(function*() {
       const promptFeedback = { blockReason: "SAFETY", safetyRatings: [{ category: "x", probability: "HIGH" }] }
       const { error, events } = yield* outcomeOf(body({ promptFeedback }))
@@ -172,7 +172,7 @@ describe("finish", () => {
       assert.deepStrictEqual(metadata, { blockReason: "SAFETY", gemini: { promptFeedback } })
     }))
 
-  it.effect("R-330: a reply without an end fails, whatever it contains", () =>
+  it.effect("R-330: a reply without a finish reason fails, whatever it contains", () =>
     Effect.gen(function*() {
       for (const text of [body(said("a")), body(chunk([call("a")])), body({ usageMetadata: {} }), "{\"candidates\":"]) {
         const { error, events } = yield* outcomeOf(text, {}, request)

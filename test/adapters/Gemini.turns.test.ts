@@ -26,14 +26,14 @@ const bodyOf = (asked: Partial<Adapter.Request>, options: Partial<Gemini.Options
 const contentsOf = (messages: ReadonlyArray<Message.Message>, options: Partial<Gemini.Options> = {}) =>
   Effect.map(bodyOf({ messages }, options), (body) => body.contents as ReadonlyArray<any>)
 
-describe("contents", () => {
+describe("the contents of a Gemini request", () => {
   const calls = [
     Message.toolCall("a", "read", { path: "x" }),
     { ...Message.toolCall("b", "read"), metadata: { gemini: { id: "w", thoughtSignature: "s" } } },
     { ...Message.toolCall("c", "codeExecution"), providerExecuted: true }
   ]
 
-  it.effect("R-146: all answers of a turn stand in one content, in the order of the calls, by name and by id where there was one", () =>
+  it.effect("R-146: one content holds all answers of a turn in call order, each with its name and with the wire's call id if any", () =>
     Effect.gen(function*() {
       const contents = yield* contentsOf([
         Message.user("go"),
@@ -67,7 +67,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("R-146: an answer is an object: an object is sent as it is, any other value as a member of one", () =>
+  it.effect("R-146: a tool answer that is a JSON object goes out unchanged, any other value as a member of an object", () =>
     Effect.gen(function*() {
       const responseOf = (content: string, isError = false) =>
         Effect.map(
@@ -91,7 +91,7 @@ describe("contents", () => {
       assert.deepStrictEqual(yield* responseOf("{\"error\":\"x\",\"code\":1}", true), { error: "x", code: 1 })
     }))
 
-  it.effect("R-351: an empty message is left out, since the protocol requires parts", () =>
+  it.effect("R-351: the request omits empty messages", () =>
     Effect.gen(function*() {
       const contents = yield* contentsOf([
         Message.user("a"),
@@ -106,7 +106,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("M-39: two model messages in a row are one turn, with their parts in order", () =>
+  it.effect("M-39: two model messages in a row become one content, with their parts in order", () =>
     Effect.gen(function*() {
       const contents = yield* contentsOf([
         Message.user("a"),
@@ -129,7 +129,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("R-123: images and files go out inline or by their address", () =>
+  it.effect("R-123: images and files go out inline or by address", () =>
     Effect.gen(function*() {
       const [content] = yield* contentsOf([Message.user([
         { type: "text", text: "What is this?" },
@@ -153,7 +153,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("M-19: content that follows the answers of a turn names its tool and its place, never a generated id", () =>
+  it.effect("M-19: media after the answers of a turn name the tool and the position of its answer, never a generated id", () =>
     Effect.gen(function*() {
       const image = { type: "image", data: "AAAA" } as const
       const contents = yield* contentsOf([
@@ -172,7 +172,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("R-146: an image in a tool's answer follows all answers of its turn, which may not be parted", () =>
+  it.effect("R-146: an image in a tool answer follows all answers of its turn", () =>
     Effect.gen(function*() {
       const image = { type: "image", data: "AAAA" } as const
       const contents = yield* contentsOf([
@@ -197,7 +197,7 @@ describe("contents", () => {
       ])
     }))
 
-  it.effect("R-342: a call that no signature came with gets one that passes, for models that insist on one", () =>
+  it.effect("R-342: a call without a signature gets the skip signature, for models that require signatures", () =>
     Effect.gen(function*() {
       const foreign = { ...Message.toolCall("a", "read"), metadata: { openaiChat: { extra_content: {} } } }
       const thread = [
@@ -217,7 +217,7 @@ describe("contents", () => {
       }
     }))
 
-  it.effect("R-146: reasoning of another protocol stays here", () =>
+  it.effect("R-146: the request omits reasoning of another protocol", () =>
     Effect.gen(function*() {
       const [content] = yield* contentsOf([{
         ...Message.assistant([{ type: "reasoning", text: "a", signature: "x" }, { type: "text", text: "Hi" }]),
@@ -226,7 +226,7 @@ describe("contents", () => {
       assert.deepStrictEqual(content.parts, [{ text: "Hi" }])
     }))
 
-  it.effect("R-122: what the protocol has no words for is refused before anything is sent", () =>
+  it.effect("R-122: the adapter refuses content without a form in the protocol before it sends anything", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [messages: ReadonlyArray<Message.Message>, detail: string]> = [
         [[Message.system([{ type: "image", data: "AAAA" }])], "a system message cannot hold image parts"],
@@ -248,7 +248,7 @@ describe("contents", () => {
     }))
 })
 
-describe("turns", () => {
+describe("a model's turn in the next Gemini request", () => {
   const encode = Schema.encodeEffect(Thread.Thread)
   const decode = Schema.decodeEffect(Thread.Thread)
 
@@ -330,13 +330,13 @@ describe("turns", () => {
   ]
 
   for (const [name, chunks, parts] of replies) {
-    it.effect(`R-342: a model's message is sent back as it came: ${name}`, () =>
+    it.effect(`R-342: a model's message goes back unchanged: ${name}`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(yield* goingBack(chunks), parts)
       }))
   }
 
-  it.effect("R-342: a streamed call goes back whole, with the signature of whichever piece had one", () =>
+  it.effect("R-342: a streamed call goes back whole, with the signature of whichever piece carried the signature", () =>
     Effect.gen(function*() {
       const piece = { jsonPath: "$.x", stringValue: "y" }
       const opening = { functionCall: { name: "f", willContinue: true } }
@@ -346,7 +346,7 @@ describe("turns", () => {
       assert.deepStrictEqual(yield* goingBack([chunk([opening]), chunk([signed(rest, "s")]), stop]), parts)
     }))
 
-  it.effect("R-342: a changed text is sent back as it is now, without the metadata of the old text", () =>
+  it.effect("R-342: a changed text goes back as changed, without the metadata of the old text", () =>
     Effect.gen(function*() {
       const chunks = [chunk([signed({ text: "a" }, "s")]), chunk([signed(call("f", {}), "t")]), said("b"), stop]
       const parts = yield* goingBack(
@@ -356,7 +356,7 @@ describe("turns", () => {
       assert.deepStrictEqual(parts, [{ text: "other" }, signed(call("f", {}), "t")])
     }))
 
-  it.effect("R-342: removed calls are not sent back, and a turn is written whatever order is kept", () =>
+  it.effect("R-342: removed calls do not go back, and a turn with damaged metadata still goes back", () =>
     Effect.gen(function*() {
       const chunks = [chunk([call("f", {}), call("g", {})]), said("b"), stop]
       const without = yield* goingBack(chunks, ([reply, , second]) => {
@@ -373,7 +373,7 @@ describe("turns", () => {
       }
     }))
 
-  it.effect("R-126, R-136, R-344: two calls are run and answered, and the second turn is asked with both", () =>
+  it.effect("R-126, R-136, R-344: a run answers two calls, and the next request has both calls and both answers", () =>
     Effect.scoped(Effect.gen(function*() {
       const asking = chunk([
         signed(call("get_weather", { city: "Oslo" }), "sig"),

@@ -42,7 +42,7 @@ const bodies: ReadonlyArray<readonly [name: string, text: string]> = [
   ["an array on one line", JSON.stringify(mixed)]
 ]
 
-describe("reads", () => {
+describe("Gemini bodies", () => {
   for (const [name, text] of bodies) {
     it.effect(`R-349: reads of any size give the same events: ${name}`, () =>
       Effect.gen(function*() {
@@ -59,7 +59,7 @@ describe("reads", () => {
       }))
   }
 
-  it.effect("R-349: a body written in pieces is read the same over HTTP, whatever its content type", () =>
+  it.effect("R-349: a body written in pieces reads alike over HTTP, whatever its content type", () =>
     Effect.gen(function*() {
       for (const [, text] of bodies) {
         for (const type of ["text/event-stream", "application/json"]) {
@@ -74,7 +74,7 @@ describe("reads", () => {
       }
     }))
 
-  it.effect("R-349: the elements of an array are emitted before its end", () =>
+  it.effect("R-349: the reply emits the elements of an array before the array ends", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [array(said("a"), said("b"))], ending: "open" }))
       const deltas = yield* Chunks.stream(server.url).pipe(
@@ -85,7 +85,7 @@ describe("reads", () => {
       assert.deepStrictEqual(deltas.map((event) => event._tag === "TextDelta" && event.delta), ["a", "b"])
     })))
 
-  it.effect("R-349: a whole reply instead of a stream is understood", () =>
+  it.effect("R-349: the adapter reads a whole reply instead of a stream", () =>
     Effect.gen(function*() {
       const whole = {
         ...chunk([{ text: "Hi" }, call("now")], { finishReason: "STOP" }),
@@ -100,7 +100,7 @@ describe("reads", () => {
       }
     }))
 
-  it.effect("R-334: comments, other fields, a byte order mark and [DONE] are passed over", () =>
+  it.effect("R-334: the adapter skips comments, other fields, a byte order mark and [DONE]", () =>
     Effect.gen(function*() {
       const noise = "\ufeff: PROCESSING\r\n\r\nid: 1\r\nretry: 10\r\nevent: message\r\n"
       const text = noise + body(said("a")) + ":\n".repeat(1000) + body(said("b"), stop) + "data: [DONE]\n\ndata:\n\n"
@@ -109,7 +109,7 @@ describe("reads", () => {
       assert.deepStrictEqual(textOf(events), ["ab"])
     }))
 
-  it.effect("R-349: bytes that are no UTF-8 end the reply, in either framing, and are not guessed at", () =>
+  it.effect("R-349: invalid UTF-8 fails the reply in either framing, after the events before", () =>
     Effect.gen(function*() {
       for (const text of [body(said("a"), said("xyz"), stop), array(said("a"), said("xyz"), stop)]) {
         const broken = Buffer.from(text)
@@ -126,8 +126,8 @@ describe("reads", () => {
     }))
 })
 
-describe("usage", () => {
-  it.effect("R-303, R-350: figures are named alike, and unknown ones are kept", () =>
+describe("the usage of a Gemini reply", () => {
+  it.effect("R-303, R-350: usage counts have common names, and unknown counts are kept", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         stop,
@@ -151,7 +151,7 @@ describe("usage", () => {
       })
     }))
 
-  it.effect("R-350: the latest figure counts and is never added; what a later chunk leaves out or calls zero stays", () =>
+  it.effect("R-350: the latest count replaces the earlier one; a missing or zero count changes nothing", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         usage({ promptTokenCount: 10, totalTokenCount: 10 }),
@@ -163,7 +163,7 @@ describe("usage", () => {
       assert.deepInclude(found, { inputTokens: 10, outputTokens: 5, reasoningTokens: 6, totalTokens: 25 })
     }))
 
-  it.effect("R-350, I-16: a total that was not stated is the sum of its parts", () =>
+  it.effect("R-350, I-16: a total that the server does not state is the sum of its parts", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         usage({ promptTokenCount: 10, candidatesTokenCount: 0 }),
@@ -182,8 +182,8 @@ describe("usage", () => {
     }))
 })
 
-describe("work", () => {
-  it.effect("R-353: an array of 20,000 pieces is parsed piece by piece", () =>
+describe("the work and memory of a Gemini reply", () => {
+  it.effect("R-353: the adapter parses an array of 20,000 pieces piece by piece", () =>
     Effect.gen(function*() {
       const answer = array(...Array.from({ length: 20_000 }, () => said("x")), stop)
       const [value, parsed] = yield* parsing(cutInto(answer, 64 * 1024))
@@ -191,7 +191,7 @@ describe("work", () => {
       assert.isAtMost(parsed, answer.length)
     }))
 
-  it.effect("R-353: 64 calls and thousands that may have run elsewhere keep their order", () =>
+  it.effect("R-353: 64 calls, and 5,000 calls answered in their own reply, keep their order", () =>
     Effect.gen(function*() {
       const names = Array.from({ length: 64 }, (_, index) => `tool_${index}`)
       const { events } = yield* outcomeOf(body(...names.map((name) => chunk([call(name, { name })])), stop))
@@ -204,7 +204,7 @@ describe("work", () => {
       assert.deepStrictEqual(executed.map((event) => event.arguments["index"]), far.map((_, index) => index))
     }))
 
-  it.effect("R-353: an event longer than the limit fails the reply instead of filling the memory", () =>
+  it.effect("R-353: an event over the length limit fails the reply", () =>
     Effect.gen(function*() {
       const endless = [
         `data: ${"x".repeat(5000)}`,
@@ -220,7 +220,7 @@ describe("work", () => {
       }
     }))
 
-  it.effect("R-353: a line of ten megabytes is read", () =>
+  it.effect("R-353: the adapter reads a line of ten megabytes", () =>
     Effect.gen(function*() {
       const data = "A".repeat(10_000_000)
       const image = chunk([{ inlineData: { mimeType: "image/png", data } }], { finishReason: "STOP" })
@@ -231,7 +231,7 @@ describe("work", () => {
     }))
 })
 
-describe("connections", () => {
+describe("connections to Gemini", () => {
   /**
    * A server that watches its sockets: which are asked something and still open, and when one of them is closed. A client
    * may open others that it asks nothing.
@@ -266,7 +266,7 @@ describe("connections", () => {
     return { url: `http://127.0.0.1:${(server.address() as net.AddressInfo).port}`, open, closed }
   })
 
-  it.effect("R-144: leaving the stream closes the socket, although the server sends nothing more", () =>
+  it.effect("R-144: a reader that leaves the stream closes the socket, although the server sends nothing more", () =>
     Effect.scoped(Effect.gen(function*() {
       const { closed, open, url } = yield* sockets
       const seen = yield* Chunks.stream(url).pipe(
@@ -279,7 +279,7 @@ describe("connections", () => {
       assert.strictEqual(open.size, 0)
     })))
 
-  it.effect("R-355: a connection that is lost before the end fails the reply, one lost after it does not", () =>
+  it.effect("R-355: a connection lost before the finish reason fails the reply; a connection lost afterwards does not", () =>
     Effect.gen(function*() {
       const half = chunk([call("note", undefined, { willContinue: true })])
       const list = array(said("a"), half)
@@ -296,7 +296,7 @@ describe("connections", () => {
       assert.deepStrictEqual([textOf(complete.events), complete.error], [["a"], undefined])
     }))
 
-  it.effect("R-355: wherever a body is cut, its events are emitted, then the reply fails as cut; after the end it does not", () =>
+  it.effect("R-355: a body cut anywhere emits its events and then fails as cut; a body cut after the finish reason does not fail", () =>
     Effect.gen(function*() {
       const complete = Buffer.from(body(said("a"), stop))
       for (const text of [body(said("a"), said("ø")), array(said("a"), said("ø"))]) {
