@@ -38,8 +38,8 @@ export interface Options extends Omit<WireProtocol.Options, "parallelToolCalls">
   /** Key header. Defaults to a bearer token for Vertex AI projects and to `x-goog-api-key` for every other server. */
   readonly sendKeyAs?: "x-goog-api-key" | "bearer"
   /**
-   * Thinking allowance before the answer, as a word or in tokens. Models up to 2.5 know no words, so the adapter sends
-   * tokens instead. Defaults to the model's own setting.
+   * Thinking allowance before the answer, as a level or in tokens. Models up to 2.5 have no levels, so the adapter
+   * sends tokens instead. Defaults to the model's own setting.
    */
   readonly reasoning?: GeminiRequest.Reasoning
   /**

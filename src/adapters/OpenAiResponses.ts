@@ -302,7 +302,7 @@ const protocol: WireProtocol.Protocol<Options> = {
  *
  * Provider-executed work (searches, interpreters, remote tools) is listed as calls with `providerExecuted`, named after
  * the item type, with the item in the call's metadata. The message's `reasoning` keeps such items, reasoning and text
- * boundaries, and the next request sends them back. Items this side would have to run in their own form
+ * boundaries, and the next request sends them back. Items Heddle would have to run in their own form
  * (`local_shell_call`, `shell_call`, `apply_patch_call`, `computer_call`) or approve (`mcp_approval_request`) fail the
  * reply as `unsupported_feature`, naming the item.
  *

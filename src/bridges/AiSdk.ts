@@ -42,7 +42,7 @@ export interface Options extends Reply.Options, Pick<Http.Options, "headers"> {
    * fail as `unsupported_feature`.
    */
   readonly reasoning?: {
-    /** Thinking effort, as one of the SDK's words. */
+    /** Thinking effort, as one of the SDK's levels. */
     readonly effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max"
   }
   /**

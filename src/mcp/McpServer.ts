@@ -108,7 +108,7 @@ export interface HttpOptions<R = never, RAuthorize = never> extends RoutesOption
   readonly hosts?: ReadonlyArray<string>
   /** Origins whose pages may use the server. None by default. */
   readonly origins?: ReadonlyArray<string>
-  /** Limits for bodies, writes and streams. */
+  /** Limits for bodies, writes and streams. Each has its own default. */
   readonly bounds?: Bounded.Bounds
 }
 

@@ -61,8 +61,8 @@ const versions: Conformance.Suite<Session.Store> = [
   }),
   of("read begins after the given version", function*(store, id) {
     yield* store.append(id, 0, [said("a"), said("b"), said("c")])
-    yield* Conformance.equals("behind 1", texts(yield* read(store, id, 1)), ["b", "c"])
-    yield* Conformance.equals("behind the last", yield* read(store, id, 3), [])
+    yield* Conformance.equals("after 1", texts(yield* read(store, id, 1)), ["b", "c"])
+    yield* Conformance.equals("after the last", yield* read(store, id, 3), [])
   }),
   of("sessions are separate, whatever their ids", function*(store, id) {
     const ids = [`${id}`, `${id} `, `${id}'; --`, `${id}/../%`, `__proto__${id}`, `${id}ä😀`]
@@ -355,7 +355,7 @@ const lists: Conformance.Suite<Session.Store> = [
       yield* pass(3)
       yield* store.append(key, 1, [submitted])
       const after = yield* listed(store, key)
-      yield* Conformance.equals(`behind ${next}`, after, before.map((one) => ({ ...one, version: 2 })))
+      yield* Conformance.equals(`after ${next}`, after, before.map((one) => ({ ...one, version: 2 })))
     }
   }),
   of("each summary field is listed as given by the last append, also by the first append", function*(store, id) {
@@ -409,9 +409,9 @@ const lists: Conformance.Suite<Session.Store> = [
     const idle: Journal.Summary = { ...whole, next: "nothing" }
     version = yield* store.append(id, version, [said("on")], { summary: idle })
     version = yield* store.append(id, version, [submitted])
-    yield* Conformance.equals("the summary behind a message", yield* listedAs(id), { ...idle, next: "reply" })
+    yield* Conformance.equals("the summary after a message", yield* listedAs(id), { ...idle, next: "reply" })
     yield* store.append(id, version, [said("on")])
-    yield* Conformance.equals("the summary behind other records", yield* listedAs(id), { ...idle, next: "reply" })
+    yield* Conformance.equals("the summary after other records", yield* listedAs(id), { ...idle, next: "reply" })
   }),
   of("list and count with a status return only its sessions, each by its last summary", function*(store, id) {
     const statuses = ["idle", "awaiting_user", "awaiting_tools", "completed", "stopped", "error"] as const
@@ -455,7 +455,7 @@ const lists: Conformance.Suite<Session.Store> = [
     const once = store.append(id, 0, [opened(id), said("a")], { name: "n1" })
     yield* Conformance.equals("the version", [yield* once, yield* once], [2, 2])
     yield* store.append(id, 2, [submitted])
-    yield* Conformance.equals("the version behind a command", yield* once, 2)
+    yield* Conformance.equals("the version after a command", yield* once, 2)
     yield* Conformance.equals("the version of the journal", yield* store.version(id), 3)
     yield* store.append(id, 3, [said("b")], { name: "n2" })
     const found = conflict(yield* Effect.exit(once))
@@ -502,8 +502,8 @@ const removals: Conformance.Suite<Session.Store> = [
     const versions = (after?: number) =>
       Effect.map(read(store, id, after), (entries) => entries.map((entry) => entry.version))
     yield* Conformance.equals("the versions", yield* versions(), [4, 5])
-    yield* Conformance.equals("behind one that is gone", yield* versions(2), [4, 5])
-    yield* Conformance.equals("behind the snapshot", yield* versions(4), [5])
+    yield* Conformance.equals("after a removed version", yield* versions(2), [4, 5])
+    yield* Conformance.equals("after the snapshot", yield* versions(4), [5])
     yield* Conformance.equals("the first record", texts(yield* read(store, id))[0], "Opened")
     yield* Conformance.equals("the version of the journal", yield* store.version(id), 5)
     yield* Conformance.equals("the next version", yield* store.append(id, 5, [said("d"), opened(id)]), 7)
@@ -592,7 +592,7 @@ const claims: Conformance.Suite<Session.Store> = [
     yield* Conformance.equals("the owner", claim.owner, "first")
     yield* Conformance.equals("what another one gets", yield* store.claim(id, "second", 2 * long), claim)
     yield* store.release(id, "second")
-    yield* Conformance.equals("after a release that is not its own", yield* store.claim(id, "second", long), claim)
+    yield* Conformance.equals("after a release by another owner", yield* store.claim(id, "second", long), claim)
     yield* Conformance.equals("another session", (yield* store.claim(`${id}-2`, "second", long)).owner, "second")
     yield* store.release(id, "first")
     yield* Conformance.equals("after the release", (yield* store.claim(id, "second", long)).owner, "second")

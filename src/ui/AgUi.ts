@@ -640,7 +640,7 @@ export const toSse = <E, R>(events: Stream.Stream<AgEvent, E, R>): Stream.Stream
  * @category options
  */
 export interface MessagesOptions {
-  /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. */
+  /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. `"all"` by default. */
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
   /** `true` to publish the model's reasoning. `false` by default. */
   readonly publishReasoning?: boolean

@@ -574,7 +574,7 @@ export interface UiMessage {
  * @category options
  */
 export interface MessagesOptions {
-  /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. */
+  /** Publication level for calls, or a function from tool name to level, as in `Event.toPublic`. `"all"` by default. */
   readonly publish?: Event.Publish | ((tool: string) => Event.Publish)
   /** `true` to publish the model's reasoning. `false` by default. */
   readonly publishReasoning?: boolean

@@ -93,7 +93,7 @@ export class Blocks {
     )
   }
 
-  /** Citations behind the text, each with its text range. */
+  /** Citations for the text, each with its text range. */
   get citations(): ReadonlyArray<Json.JsonObject> {
     return this.blocks.flatMap((block) =>
       block.kind === "text"
@@ -324,7 +324,7 @@ const piece = (block: Block): ReadonlyArray<Piece> => {
 // They come back unchanged; a message since changed, or written by another protocol, comes back as far as this protocol
 // can express it.
 
-/** A turn piece: text, a tool call for this side, or a block to send back unchanged. */
+/** A turn piece: text, a tool call for Heddle, or a block to send back unchanged. */
 type Piece =
   | { readonly type: "text"; readonly text: string }
   | { readonly type: "call"; readonly call: Message.ToolCall }

@@ -226,8 +226,7 @@ class Writer {
 
   /**
    * Returns `true` if a call may still get its result: since the call, the turn has only answered requests the call
-   * itself made to this side. A cut reply has lost its turn's results, and content after this side's results ends the
-   * turn.
+   * itself made to Heddle. A cut reply has lost its turn's results, and content after Heddle's results ends the turn.
    */
   private isOpen(id: string, index: number): boolean {
     return index >= this.opening && this.messages.slice(index + 1).every((message) => {

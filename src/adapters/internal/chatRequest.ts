@@ -128,8 +128,8 @@ const assistantBody = (message: Message.Message, style: Style, ids: Wire.SentIds
 }
 
 /**
- * Returns the audio behind a message's words, and its other text. Once the words changed, or the provider has forgotten
- * the id, the words go back as text.
+ * Returns a message's audio, and its text before the transcript. If the text has changed, or the provider has forgotten
+ * the id, all text goes back as text.
  */
 const soundIn = (
   message: Message.Message,

@@ -57,7 +57,7 @@ const redact = (text: string, secrets: ReadonlyArray<Redacted.Redacted<string>>)
 export const requestIdOf = (headers: Headers): string | undefined =>
   ["x-request-id", "request-id", "apim-request-id"].map((name) => headers[name]).find((id) => Boolean(id))
 
-/** Makes an error found on this side. Its detail may quote the answer or the cause, so it is redacted too. */
+/** Makes an error found by Heddle. Its detail may quote the answer or the cause, so it is redacted too. */
 export const make = (origin: Origin, reason: Reason, detail: string): Adapter.AdapterError =>
   new Adapter.AdapterError({
     reason,
@@ -305,7 +305,7 @@ const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 
 /** Returns a unit's length in milliseconds, by its first letter; milliseconds share theirs with minutes. */
 const unitOf = (name: string): number => units[/^(ms|millis)/i.test(name) ? "ms" : name.charAt(0).toLowerCase()] ?? 0
 
-/** Sums the durations in a text from `start` on, and returns the position behind them. */
+/** Sums the durations in a text from `start` on, and returns the position after the last. */
 const amountsAt = (text: string, start: number): { readonly millis: number; readonly end: number } => {
   let millis = 0
   let end = start

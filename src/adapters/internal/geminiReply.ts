@@ -21,14 +21,14 @@ interface Call {
   isFinal: boolean
   /** `true` if the argument pieces contradict each other. */
   isLost: boolean
-  /** The emitted call. Until a call is known to belong to this side, it is held back. */
+  /** The emitted call. A call is held back until it is known to be for Heddle. */
   emitted: ToolCalls.Call | undefined
 }
 
 /**
  * Collects the calls of a reply. A call normally comes whole in one part, without an id, and is complete at once; some
  * models stream its arguments as path values. A call to an undeclared tool may have run at the provider: its answer
- * then follows in the same reply. Such a call is held back until then, so this side does not run it.
+ * then follows in the same reply. Such a call is held back until then: Heddle must not run a call the provider ran.
  */
 export class Calls {
   private readonly declared: ReadonlySet<string>
@@ -185,7 +185,7 @@ export class Calls {
     this.calls.complete(call, ToolCalls.ofValue(args), out)
   }
 
-  /** Ends the reply. Held calls belong to this side. An open call is lost, unless its arguments never began. */
+  /** Ends the reply. Held calls are for Heddle. An open call is lost, unless its arguments never began. */
   end(ending: ToolCalls.Ending, out: Answer.Out): string | undefined {
     for (const call of this.held) this.release(call, out)
     const open = this.open?.args.hasBegun === true ? this.open.call.emitted : undefined

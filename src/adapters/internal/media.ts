@@ -199,7 +199,7 @@ const sizeOf = (part: Media): number | undefined => {
   return /;base64$/i.test(head[2] ?? "") ? bytesOfBase64(length, url.slice(-2)) : length
 }
 
-/** Quotes names and addresses. They are foreign text, so they stay short and on one line. */
+/** Quotes names and addresses. They come from outside, so they stay short and on one line. */
 const shown = (text: string): string => JSON.stringify(text.length > 200 ? `${text.slice(0, 199)}…` : text)
 
 /** Describes a part in one line: `[file "a.zip": application/zip, 1234 bytes]`. */

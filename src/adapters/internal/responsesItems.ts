@@ -215,11 +215,11 @@ export class Item {
   eventId: string | undefined
   /** Item as last sent; undefined while its header is missing. */
   wire: Json.JsonObject | undefined
-  /** This side's call behind the item. */
+  /** Call made from the item. */
   call: ToolCalls.Call | undefined
   /** `true` if a call's arguments came in separate events. */
   hasText = false
-  /** `true` if a provider item type turned out to be a call for this side. */
+  /** `true` if a provider item type turned out to be a call for Heddle. */
   isOwn = false
   isDone = false
   private readonly byKind = new Map<Kind, Texts>()

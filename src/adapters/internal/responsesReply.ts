@@ -20,7 +20,7 @@ export interface Said {
   readonly refusal: string
   readonly reasoning: ReadonlyArray<Message.Part>
   readonly annotations: ReadonlyArray<Json.JsonObject>
-  /** Item types asking this side for work no tool can do. */
+  /** Item types asking Heddle for work no tool can do. */
   readonly asked: ReadonlyArray<string>
 }
 
@@ -56,7 +56,7 @@ const asking: ReadonlyArray<unknown> = [
   "shell_call"
 ]
 
-/** Returns `true` if an item may ask this side for work. Container work happens at the provider. */
+/** Returns `true` if an item may ask Heddle for work. Container work happens at the provider. */
 const isAsking = (wire: Json.JsonObject): boolean =>
   wire["type"] === "tool_search_call"
     ? wire["execution"] === "client"
@@ -201,9 +201,9 @@ export class Output {
   }
 
   /**
-   * Assigns calls with text instead of arguments. Such a call belongs to this side if this side declared the tool.
-   * Without known declarations, a call before the last text ran at the provider. For a tool declared to take text, the
-   * text goes under `input`; otherwise it forms the arguments.
+   * Assigns calls with text instead of arguments. Heddle runs such a call if the request declared its tool. Without
+   * known declarations, a call before the last text ran at the provider. For a tool declared to take text, the text
+   * goes under `input`; otherwise it forms the arguments.
    */
   private customCalls(ending: ToolCalls.Ending, out: Answer.Out): void {
     const lastText = this.items.all.findLastIndex((item) => item.texts("text").text !== "")
@@ -308,7 +308,7 @@ export class Output {
     }
   }
 
-  /** Returns the call types waiting for this side, and lists the calls the provider answered. */
+  /** Returns the call types waiting for Heddle, and lists the calls the provider answered. */
   private asked(out: Answer.Out): ReadonlyArray<string> {
     const open = withoutAnswer(this.items.all.map(({ wire = {} }) => wire), isAsking)
     const asked = new Set<string>()

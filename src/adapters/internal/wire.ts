@@ -39,7 +39,7 @@ export const filled = (key: string, value: object): Json.JsonObject =>
 // ---------------------------------------------------------------------------------------------------------------------
 // history
 
-/** Returns a message's calls run on this side. */
+/** Returns a message's calls for Heddle to run, without provider-executed calls. */
 export const ownCalls = ({ toolCalls = [] }: Message.Message): ReadonlyArray<Message.ToolCall> =>
   toolCalls.filter((call) => call.providerExecuted !== true)
 
@@ -97,7 +97,7 @@ export const isCallOf = (key: string, server: string) => ({ metadata }: Message.
 }
 
 /**
- * Adds the maker to a reply event: beside values stored for it, and beside the id of each call for this side, since the
+ * Adds the maker to a reply event: beside values stored for it, and beside the id of each call for Heddle, since the
  * thread may rename the call.
  */
 export const made = (event: Event.AdapterEvent, { isOfServer, key }: Kept, server: string): Event.AdapterEvent => {

@@ -364,7 +364,7 @@ const fromUnknown = (origin: Errors.Origin, thrown: unknown, now: number): Adapt
   return Reply.errorSaid(from, thrown instanceof Error ? wordsOf(thrown) : thrown, "provider")
 }
 
-/** Returns an error's own words, without other provider data. */
+/** Returns an error's own message, type and code, without other provider data. */
 const wordsOf = (error: Error): Json.JsonObject => {
   const fields: Json.JsonObject = { ...error }
   return { message: error.message, type: fields["type"], code: fields["code"] }

@@ -288,7 +288,7 @@ const usageOf = ({ inputTokens, outputTokens }: AiResponse.Usage): Response.Usag
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Errors. If the provider's own answer is known, its words make the reason more precise. Request data is dropped.
+// Errors. If the provider's own answer is known, its text makes the reason more precise. Request data is dropped.
 
 const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason } = {
   RateLimitError: "rate_limited",
@@ -312,7 +312,7 @@ const reasons: { readonly [Tag in AiError.AiErrorReason["_tag"]]: Errors.Reason 
   InvalidUserInputError: "invalid_request"
 }
 
-/** Reasons an answer's words state more precisely than the library. */
+/** Reasons an answer's text states more precisely than the library. */
 const exact: ReadonlyArray<Errors.Reason> = ["context_length_exceeded", "content_filter", "quota_exceeded"]
 
 /** Converts a model failure, or an error among the parts. */
@@ -349,7 +349,7 @@ const fromReason = (
 const reasonOf = (reason: AiError.AiErrorReason): Errors.Reason =>
   reason._tag === "NetworkError" && reason.reason !== "TransportError" ? "invalid_request" : reasons[reason._tag]
 
-/** Returns the reason's words, without the address and advice some messages contain. */
+/** Returns the reason's text, without the address and advice some messages contain. */
 const detailOf = (reason: AiError.AiErrorReason): string => {
   const description = "description" in reason ? reason.description : undefined
   const words = reason._tag === "NetworkError" ? `the provider cannot be reached: ${reason.reason}` : reason.message

@@ -99,7 +99,7 @@ const make = (tool: AiTool.Any, toolkit: Handlers, approve: Approve | undefined)
   return mcpFailures(modelOutput(heddle, tool))
 }
 
-/** Shortens an MCP failure: the same words stand in its reason and, with everything else, in its result. */
+/** Shortens an MCP failure: its result already contains the text of its reason. */
 const mcpFailures = (heddle: Tool.Any): Tool.Any => {
   const { encodeFailure } = heddle
   return encodeFailure === undefined ? heddle : {
@@ -213,8 +213,8 @@ const mcpMedia = (mediaType: string | undefined, bytes: Uint8Array | string, fil
   Media.made(mediaType, { data: typeof bytes === "string" ? bytes : Base64.encode(bytes) }, filename)
 
 /**
- * Returns a failure's words once. For a failed tool they are its result, with one line per media part, and its
- * structured content unless a text already repeats the content.
+ * Returns a failure's text without repetition. For a failed tool this is its result, with one line per media part, and
+ * its structured content unless a text already repeats the content.
  */
 const mcpWords = (reason: McpReason): string => {
   if (reason._tag !== "ToolError") return reason.message

@@ -88,7 +88,7 @@ const marks = (owner: Owner, at: number, fields: Json.JsonObject): Json.JsonObje
   [owner.key]: mark(owner, at, fields)
 })
 
-/** Returns the reasoning stored in a message. `calls` are the positions of this side's own calls. */
+/** Returns the reasoning stored in a message. `calls` are the positions of Heddle's own calls. */
 export const keep = (
   owner: Owner,
   blocks: ReadonlyArray<Block>,

@@ -228,7 +228,7 @@ export class Calls {
     return this.calls.completed
   }
 
-  /** Positions of this side's calls among the reply's pieces. */
+  /** Positions of Heddle's calls among the reply's pieces. */
   get places(): ReadonlyArray<number> {
     return this.entries.flatMap(({ at, call }) => call.isExecuted ? [] : [at])
   }

@@ -64,7 +64,7 @@ interface Reading {
   readonly next: Effect.Effect<ReadonlyArray<Event>>
 }
 
-/** Time to wait for the stream's end after the last word. */
+/** Time to wait for the stream's end after the reply's end or failure. */
 const afterLast = Duration.seconds(1)
 
 /** Streams the events answering a request. Each run of the stream sends the request anew. */
@@ -172,7 +172,7 @@ const silent = (origin: Errors.Origin, what: string, duration: Duration.Duration
   Errors.make(origin, "timeout", `the model ${what} ${Duration.format(duration)}`)
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Errors. The provider behind a bridged model is unknown, so every provider's words count.
+// Errors. The provider of a bridged model is unknown, so the error codes of all providers count.
 
 const words: Errors.Words = [
   [/insufficient_(user_)?quota|billing/i, "quota_exceeded"],
@@ -184,7 +184,7 @@ const words: Errors.Words = [
   [/DEADLINE_EXCEEDED/, "timeout"]
 ]
 
-/** Converts an error a library reports in words, in any form. `speaker` names the reporter. */
+/** Converts an error a library reports, as text or data. `speaker` names the reporter. */
 export const errorSaid = (origin: Errors.Origin, words: unknown, speaker: string): Adapter.AdapterError =>
   Option.getOrElse(
     Errors.fromChunk(origin, { error: Json.toJson(words) }, true),

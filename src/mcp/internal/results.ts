@@ -16,7 +16,7 @@ const longest = 2_000
 /** Invisible characters, except line ends, tabs and letter joiners. */
 const hiddenSigns = /[^\P{C}\n\t\u200c\u200d]/gu
 
-/** Returns a foreign text without invisible characters, cut between characters. */
+/** Returns a server text without invisible characters, cut between characters. */
 export const cut = (text: string): string => {
   const plain = text.slice(0, 2 * longest).replaceAll(hiddenSigns, "")
   return plain.length <= longest ? plain : `${plain.slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")}…`

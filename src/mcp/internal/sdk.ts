@@ -52,10 +52,10 @@ const lostCodes: ReadonlySet<unknown> = new Set([
   "ERA_NEGOTIATION_FAILED"
 ])
 
-/** Maximum length of a foreign text in an error. */
+/** Maximum length of a server text in an error. */
 const longestText = 1_000
 
-/** Returns a foreign text for an error, without apparent secrets. Known secrets are hidden before the text is cut. */
+/** Returns a server text for an error, without apparent secrets. Known secrets are hidden before the text is cut. */
 const shown = (text: string): string => Json.beginningWithoutSecrets(text, false, 2 * longestText)
 
 /** Minimum length of a value to hide in errors, since shorter values occur too often. */

@@ -553,11 +553,11 @@ export class Machine<Out> {
 /** Returns the id of the run's waiting call: its own id, or its outer call's. */
 const outerOf = ({ id, toolCall }: Event.PublicSuspension): string => CallPaths.parse(id)?.path[0] ?? toolCall.id
 
-/** Returns the value behind content: parsed JSON if valid, otherwise the text; parts unchanged. */
+/** Returns content as a value: parsed JSON if valid, otherwise the text; parts unchanged. */
 export const valueOf = (content: Content | undefined, parse: (text: string) => unknown): unknown =>
   content === undefined ? null : typeof content === "string" ? parse(content) : content
 
-/** Returns content as text: its text parts, and a word for every other part. */
+/** Returns content as text: its text parts, and the type of every other part in brackets. */
 export const textOf = (content: Content | undefined): string =>
   content === undefined ?
     "" :
