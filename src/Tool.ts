@@ -200,9 +200,9 @@ export const error = <E>(reason: E): ToolOutcomes.Error<E> => ToolOutcomes.brand
  * become the `content` of the tool message and of `ToolResultEncoded`.
  *
  * Anthropic and OpenAI Responses accept images inside the tool's answer. For OpenAI Chat and Gemini, whose answers
- * cannot contain images, they follow the turn's answers in a user message, each introduced by its call id. A part
- * unsupported by the protocol becomes one line with its kind, type and size. The result limit applies to the text
- * parts.
+ * cannot contain images, they follow the turn's answers in a user message, each introduced by its call id or, for
+ * Gemini, by its tool name and the answer's number. A part unsupported by the protocol becomes one line with its kind,
+ * type and size. The result limit applies to the text parts.
  *
  * The parts are copied, with their `metadata` as JSON: later changes to them have no effect. Throws a `TypeError`
  * naming the part if it is not a text, image or file, or lacks both `url` and `data`.
