@@ -24,7 +24,7 @@ const shared: Admission.Ticket = { index: -1, isExclusive: false }
 const exclusive: Admission.Ticket = { index: -1, isExclusive: true }
 
 describe("admission", () => {
-  it("R-054, R-381: shared calls start up to the bound, and one more for each that ends", () => {
+  it("R-054, R-381: shared calls start up to the bound, and each ended call admits the next call", () => {
     const [first, full] = admit(Admission.make(2, queueOf("ssss")))
     assert.deepStrictEqual(first, [0, 1])
     const [none, still] = admit(full)
@@ -36,7 +36,7 @@ describe("admission", () => {
     assert.deepStrictEqual(admit(Admission.release(empty, shared))[0], [])
   })
 
-  it("R-382, R-384: an exclusive call waits for those before it, runs alone, and blocks those behind it", () => {
+  it("R-382, R-384: an exclusive call waits for earlier calls, runs by itself, and blocks later calls", () => {
     const [first, running] = admit(Admission.make(8, queueOf("ssXss")))
     assert.deepStrictEqual(first, [0, 1])
     const [tooEarly, one] = admit(Admission.release(running, shared))
@@ -55,34 +55,34 @@ describe("admission", () => {
     assert.deepStrictEqual(admit(Admission.release(two, exclusive))[0], [2])
   })
 
-  it("R-382: a handler that is alive outside of the queue blocks an exclusive call, which is stuck", () => {
+  it("R-382: a live handler outside of the queue blocks an exclusive call, which is then stuck", () => {
     const lone = Admission.withOutsiders(Admission.make(2, queueOf("Xs")), outside({ alive: 1 }))
     assert.deepStrictEqual(admit(lone)[0], [])
     assert.strictEqual(Admission.stuck(lone)?.index, 0)
     assert.deepStrictEqual(admit(Admission.withOutsiders(lone, Admission.noOutsiders))[0], [0])
   })
 
-  it("R-382: an exclusive handler outside of the queue keeps everything out", () => {
+  it("R-382: an exclusive handler outside of the queue keeps every call out", () => {
     const state = Admission.withOutsiders(Admission.make(2, queueOf("s")), outside({ alive: 1, exclusive: 1 }))
     assert.deepStrictEqual(admit(state)[0], [])
     assert.strictEqual(Admission.stuck(state)?.index, 0)
   })
 
-  it("R-381: a handler outside takes up room until it is given up", () => {
+  it("R-381: a handler outside of the queue takes up a place until it is given up", () => {
     const state = Admission.make(2, queueOf("ss"))
     assert.deepStrictEqual(admit(Admission.withOutsiders(state, outside({ alive: 1, occupying: 1 })))[0], [0])
     assert.deepStrictEqual(admit(Admission.withOutsiders(state, outside({ alive: 2, occupying: 2 })))[0], [])
     assert.deepStrictEqual(admit(Admission.withOutsiders(state, outside({ alive: 2 })))[0], [0, 1])
   })
 
-  it("R-384: a call that waits for calls of the queue, or that may start, is not stuck", () => {
+  it("R-384: a call that may start, or waits only for calls of the queue, is not stuck", () => {
     const [, running] = admit(Admission.make(2, queueOf("sX")))
     assert.isUndefined(Admission.stuck(Admission.withOutsiders(running, outside({ alive: 1 }))))
     assert.isUndefined(Admission.stuck(Admission.make(2, queueOf("X"))))
     assert.isUndefined(Admission.stuck(Admission.withOutsiders(Admission.make(2, []), outside({ alive: 1 }))))
   })
 
-  it("R-384: a call that is skipped makes way for those behind it", () => {
+  it("R-384: a skipped call makes way for the calls behind", () => {
     const outsiders = outside({ alive: 1 })
     const stuck = Admission.withOutsiders(Admission.make(2, queueOf("XXs")), outsiders)
     const behind = Admission.skip(stuck)
@@ -151,9 +151,9 @@ const change = (world: World, step: typeof Change.Type): void => {
   world.state = Admission.withOutsiders(world.state, outsiders)
 }
 
-describe("admission of generated sequences", () => {
+describe("generated admission sequences", () => {
   it.prop(
-    "law 4, R-381, R-382, R-384: the bound and the barrier hold, the order is kept, and no call that may start waits",
+    "law 4, R-381, R-382, R-384: generated sequences keep the bound, the barrier and the order, and no call waits that may start",
     [Sequence],
     ([{ bound, queue, changes }]) => {
       const tickets = queue.map((isExclusive, index) => ({ index, isExclusive }))
@@ -175,7 +175,7 @@ describe("admission of generated sequences", () => {
   )
 
   it.prop(
-    "law 11, R-384: a queue that outsiders hold up for ever is answered in order, each call once",
+    "law 11, R-384: a queue held up for ever by outsiders starts or skips each call once, in order",
     [Sequence],
     ([{ bound, queue, changes }]) => {
       const tickets = queue.map((isExclusive, index) => ({ index, isExclusive }))

@@ -50,8 +50,8 @@ const waitsOf = (
     }
   )
 
-describe("the waits of a call", () => {
-  it.effect("V-22: are those for its place, and a call that starts at once has none", () =>
+describe("ToolExecutionStarted.waited", () => {
+  it.effect("V-22: a started call lists its waits for a permit, and a call that starts at once lists none", () =>
     Effect.gen(function*() {
       const calls = ["a", "b", "c"].map((id) => call(id, "work"))
       assert.deepStrictEqual(yield* waitsOf(calls, [work("work")], { maxConcurrency: 1 }), {
@@ -61,7 +61,7 @@ describe("the waits of a call", () => {
       assert.deepStrictEqual(yield* waitsOf(calls, [work("work")], { maxConcurrency: 3 }), {})
     }))
 
-  it.effect("V-22: are those for a call that runs alone, and of that call", () =>
+  it.effect("V-22: a started call lists its wait for an exclusive call, and an exclusive call its wait for earlier calls", () =>
     Effect.gen(function*() {
       const tools = [work("work"), work("alone", 5, { concurrency: "exclusive" })]
       const calls = [call("a", "work"), call("x", "alone"), call("b", "work")]
@@ -71,7 +71,7 @@ describe("the waits of a call", () => {
       })
     }))
 
-  it.effect("V-22: are each of them: for a place, for each permit by name, and for a place of the application", () =>
+  it.effect("V-22: a started call lists each wait in order: for a place in its run, and for each keyed permit", () =>
     Effect.gen(function*() {
       const tools = [
         work("ann", 10, { limits: [account("ann")] }),
@@ -95,7 +95,7 @@ describe("the waits of a call", () => {
       })
     }).pipe(Effect.provide(Limits.layer({ permits: 5 }))))
 
-  it.effect("V-22: for a place of the application follow those for names, and say that another run has it", () =>
+  it.effect("V-22: a started call lists waits for permits of another run as elsewhere", () =>
     Effect.gen(function*() {
       const tools = [work("ann", 10, { limits: [account("ann")] })]
       const other = yield* Effect.forkChild(waitsOf([call("p", "long"), call("q", "later")], [
@@ -117,7 +117,7 @@ describe("the waits of a call", () => {
       })
     }).pipe(Effect.provide(Limits.layer({ permits: 2 }))))
 
-  it.effect("V-22: are in no event under the policies of others", () =>
+  it.effect("V-22: started calls list no waits under the policies allm and falai, nor with hidden call facts", () =>
     Effect.gen(function*() {
       const reply = [toolCall("a", "work"), toolCall("b", "work"), finish("tool_calls")]
       const run = (policy: Policy.Policy) =>
@@ -138,15 +138,15 @@ const wait = { reason: "key", key: "account:ann", behind: ["a", "b"], elsewhere:
 
 const started = { _tag: "ToolExecutionStarted", id: "c", name: "work", arguments: {}, waited: [wait] } as const
 
-describe("what is published of the waits of a call", () => {
-  it("V-22: survives the wire, and its fields have types", () => {
+describe("the published waits of a call", () => {
+  it("V-22: the waits of a call survive the wire, where each field has its type", () => {
     assert.deepStrictEqual(Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(started)))), started)
     for (const wrong of [{ key: 1 }, { reason: "luck" }, { behind: "a" }, { millis: "5" }, { elsewhere: 1 }]) {
       assert.throws(() => Event.fromWire({ ...started, waited: [{ ...wait, ...wrong }] }))
     }
   })
 
-  it("V-22: is the key with arguments alone, and no call that is not published", () => {
+  it("V-22: published waits contain the key only with the arguments, and never an unpublished call", () => {
     const { key: _, ...unnamed } = wait
     const [tag, id, name] = [started._tag, "c", "work"]
     assert.deepStrictEqual(Event.toPublic(started), { _tag: tag, id, name, waited: [wait] })
@@ -173,7 +173,7 @@ describe("what is published of the waits of a call", () => {
     assert.deepStrictEqual(nested.nested, { _tag: tag, id, name, waited: [unnamed] } as object)
   })
 
-  it("V-22: is nothing of values that are no waits, and no getter of theirs throws", () => {
+  it("V-22: malformed waits are left out of a published event, and a getter that throws breaks nothing", () => {
     const hostile = [
       null,
       "x",
@@ -193,7 +193,7 @@ describe("what is published of the waits of a call", () => {
     }
   })
 
-  it("V-22: has the time of the call where the events have theirs, and none of a repeated one", () => {
+  it("V-22: a published start has the request time of its call, and a repeated start has none", () => {
     const calls = new Map()
     const asked = { _tag: "ToolCallCompleted", id: "c", name: "work", arguments: {}, rawArguments: "{}" } as const
     const askedOf = (event: Event.Event, at?: number) => {
@@ -210,7 +210,7 @@ describe("what is published of the waits of a call", () => {
   })
 })
 
-describe("the record of the start of a call", () => {
+describe("the record CallStarted", () => {
   /** The records of a run, and its events as a server publishes them while it lives and as the journal tells them. */
   const kept = (
     model: Layer.Layer<Adapter.Adapter>,
@@ -237,7 +237,7 @@ describe("the record of the start of a call", () => {
       record._tag === "CallStarted" ? [[record.toolCallId, record.at, record.asked, record.waited]] : []
     )
 
-  it.effect("V-22: has its waits and the time at which it was asked for, and the journal tells them as they were", () =>
+  it.effect("V-22: a CallStarted record has waits and request time, and events from the journal equal the live events", () =>
     Effect.gen(function*() {
       const look = work("look", 1, { readOnly: true })
       const script = [
@@ -268,7 +268,7 @@ describe("the record of the start of a call", () => {
       assert.deepStrictEqual(starts(live), starts(told))
     }))
 
-  it.effect("V-22: has them once, of the first of its attempts", () =>
+  it.effect("V-22: only the first attempt of a retried call records its waits and its request time", () =>
     Effect.gen(function*() {
       let attempts = 0
       const flaky = Tool.make("flaky", {
@@ -292,7 +292,7 @@ describe("the record of the start of a call", () => {
       ])
     }))
 
-  it.effect("V-22: has no such time of a call that no event of the reply completes", () =>
+  it.effect("V-22: a call completed by no event of the reply records no request time", () =>
     Effect.gen(function*() {
       const replies: Array<ReadonlyArray<Event.AdapterEvent>> = [[call("a", "look")], []].map((calls) => [
         { _tag: "MessageStarted", message: Message.assistant("") },

@@ -51,8 +51,8 @@ const waitsIn = (events: ReadonlyArray<Event.Event>) =>
 
 const account = { limits: [{ key: "account:ann", permits: 1 }] }
 
-describe("what a call waits for", () => {
-  it.effect("O-27: a place of its run names the calls that have one, three at most", () =>
+describe("ToolQueued", () => {
+  it.effect("O-27: a call that waits for a place names at most three of the calls that hold the places", () =>
     Effect.gen(function*() {
       const calls = ["a", "b", "c", "d", "e"].map((id) => call(id, "work"))
       assert.deepStrictEqual(yield* waitsOf(calls, [work("work")], { maxConcurrency: 4 }), {
@@ -64,7 +64,7 @@ describe("what a call waits for", () => {
       })
     }))
 
-  it.effect("O-27: an exclusive call names those that run, and one behind it names that one", () =>
+  it.effect("O-27: an exclusive call names the running calls, and a call behind it names the exclusive call", () =>
     Effect.gen(function*() {
       const tools = [work("work"), work("alone", 10, { concurrency: "exclusive" })]
       const calls = [call("a", "work"), call("x", "alone"), call("b", "work"), call("y", "alone"), call("c", "work")]
@@ -79,7 +79,7 @@ describe("what a call waits for", () => {
       })
     }))
 
-  it.effect("O-27: a permit by name has its name and the calls that hold it, each name its own", () =>
+  it.effect("O-27: a call that waits for a keyed permit names the key and the calls that hold its permits", () =>
     Effect.gen(function*() {
       const tools = [
         work("pay", 10, account),
@@ -97,7 +97,7 @@ describe("what a call waits for", () => {
       })
     }))
 
-  it.effect("O-27: a name that another run holds is elsewhere, and the calls of that run are not named", () =>
+  it.effect("O-27: a keyed permit held by another run is elsewhere, and the calls of that run are not named", () =>
     Effect.gen(function*() {
       const tools = [work("pay", 10, account)]
       const other = yield* Effect.forkChild(waitsOf([call("a", "pay")], tools))
@@ -110,7 +110,7 @@ describe("what a call waits for", () => {
       })
     }))
 
-  it.effect("O-27: a permit of the application is named by those that hold it, here and elsewhere", () =>
+  it.effect("O-27: a call that waits for an application permit names holders of its own run, and other holders as elsewhere", () =>
     Effect.gen(function*() {
       const tools = [work("work")]
       const other = yield* Effect.forkChild(waitsOf([call("z", "work")], tools))
@@ -120,7 +120,7 @@ describe("what a call waits for", () => {
       assert.deepStrictEqual(waits, { b: { reason: "permit", behind: ["a"], elsewhere: true } })
     }).pipe(Effect.provide(Limits.layer({ permits: 2 }))))
 
-  it.effect("O-27: a permit that the caller's own code holds is elsewhere", () =>
+  it.effect("O-27: a permit held by code of the caller is elsewhere", () =>
     Effect.gen(function*() {
       const permits = Semaphore.makeUnsafe(1)
       const held = yield* Effect.forkChild(permits.withPermit(Effect.sleep("5 seconds")))
@@ -130,7 +130,7 @@ describe("what a call waits for", () => {
       assert.deepStrictEqual(waits, { a: { reason: "permit", elsewhere: true } })
     }))
 
-  it.effect("O-27: a place that the run inside a handler has is elsewhere, in both directions", () =>
+  it.effect("O-27: a place held by a nested run is elsewhere for the outer run, and the reverse", () =>
     Effect.gen(function*() {
       const waits = (pause: number) =>
         Effect.gen(function*() {
@@ -158,7 +158,7 @@ describe("what a call waits for", () => {
       ])
     }))
 
-  it.effect("O-27: a handler that lends its permit does not hold it, and does after its runs", () =>
+  it.effect("O-27: a handler does not hold a lent keyed permit, and holds it again after its nested run", () =>
     Effect.gen(function*() {
       const lent = Latch.makeUnsafe(false)
       const outer = Tool.make("outer", {
@@ -188,7 +188,7 @@ describe("what a call waits for", () => {
     }))
 })
 
-describe("what pages and logs get of a wait", () => {
+describe("a published wait", () => {
   const wait = {
     _tag: "ToolQueued",
     id: "c",
@@ -199,14 +199,14 @@ describe("what pages and logs get of a wait", () => {
     elsewhere: true
   } as const
 
-  it("O-27: survives the wire, and its fields have types", () => {
+  it("O-27: a wait survives the wire, where each field has its type", () => {
     assert.deepStrictEqual(Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(wait)))), wait)
     for (const wrong of [{ key: 1 }, { behind: "a" }, { behind: [1] }, { elsewhere: "yes" }]) {
       assert.throws(() => Event.fromWire({ ...wait, ...wrong }))
     }
   })
 
-  it("O-27: is published as far as calls are: the key with arguments, calls that are not published by no id", () => {
+  it("O-27: a wait is published as far as its call: the key with the arguments, and no id of an unpublished call", () => {
     const { elsewhere, id, name, reason } = wait
     assert.deepStrictEqual(Event.toPublic(wait), wait)
     assert.deepStrictEqual(Event.toPublic(wait, { publish: "names" }), {
@@ -232,7 +232,7 @@ describe("what pages and logs get of a wait", () => {
     assert.deepStrictEqual(Event.toPublic(hostile), { _tag: "ToolQueued", id, name, reason, behind: ["a"] })
   })
 
-  it("O-27: reaches the pages of both protocols", () => {
+  it("O-27: a wait reaches the pages of the UI stream and of AG-UI", () => {
     const shown = {
       name: "work",
       state: "queued",
@@ -263,7 +263,7 @@ describe("Session.inspect", () => {
   const pay = work("pay", 60, account)
   const asks = [toolCall("a", "pay"), toolCall("b", "pay"), finish("tool_calls")]
 
-  it.effect("O-27: says what each call waits for, since when, and no more once it has started or ended", () =>
+  it.effect("O-27: Session.inspect says what a call waits for and since when, until the call starts or ends", () =>
     Effect.gen(function*() {
       const waits = Effect.map(
         Session.inspect("s"),
@@ -285,7 +285,7 @@ describe("Session.inspect", () => {
       assert.deepStrictEqual(yield* waits, [])
     }).pipe(Effect.provide([Script.layer([asks, done]), Session.Store.layerMemory])))
 
-  it.effect("O-27: names the wait of that moment, of a second turn and of a second run as of the first", () =>
+  it.effect("O-27: Session.inspect names the current wait in each turn and each run of a session", () =>
     Effect.gen(function*() {
       const tools = [work("work", 60), pay]
       const asking = (ids: ReadonlyArray<string>) => [
@@ -331,7 +331,7 @@ describe("Session.inspect", () => {
       }).pipe(Effect.provide(script))
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("O-27: a reader of another store, as of another process, sees no wait", () =>
+  it.effect("O-27: Session.inspect through another store, as in another process, shows no waits", () =>
     Effect.gen(function*() {
       const running = yield* Effect.forkChild(
         Effect.flatMap(Session.open("s"), (kept) => Session.keep(kept, reply("go", { tools: [pay] as unknown as [] })))
@@ -345,7 +345,7 @@ describe("Session.inspect", () => {
       assert.deepStrictEqual(left?.calls.map((call) => "waitsFor" in call), [false, false])
     }).pipe(Effect.provide([Script.layer([asks, done]), Session.Store.layerMemory])))
 
-  it.effect("O-27: has the waits of the run inside a handler in the journal of that run", () =>
+  it.effect("O-27: Session.inspect of a nested run shows the waits of that run", () =>
     Effect.gen(function*() {
       const agent = Tool.make("agent", {
         parameters: {},

@@ -23,8 +23,8 @@ const waiting = () => {
 /** The reader has been resumed by then. */
 const turn = Effect.yieldNow
 
-describe("the events of a batch", () => {
-  it.effect("events offered in one turn are read together, in a later turn of the reader", () =>
+describe("the event order of a batch", () => {
+  it.effect("a reader reads events offered in one turn together, in its next turn", () =>
     Effect.gen(function*() {
       const { fiber, order, read } = waiting()
       order.started(0, event("a"))
@@ -35,14 +35,14 @@ describe("the events of a batch", () => {
       yield* Fiber.interrupt(fiber)
     }))
 
-  it.effect("a reader that is woken before it waits does not wait", () =>
+  it.effect("a reader woken before it waits does not wait", () =>
     Effect.gen(function*() {
       const order = new EventOrder<never>(Policy.standard)
       order.wake()
       assert.deepStrictEqual(yield* Effect.suspend(() => order.take), [])
     }))
 
-  it.effect("a reader that has left reads nothing, and the next one does", () =>
+  it.effect("an interrupted reader reads nothing, and the next reader reads the events", () =>
     Effect.gen(function*() {
       const { fiber, order, read } = waiting()
       order.started(0, event("a"))
@@ -52,7 +52,7 @@ describe("the events of a batch", () => {
       assert.deepStrictEqual(ids(yield* Effect.suspend(() => order.take)), ["a"])
     }))
 
-  it.effect("a failure is read after the events offered before it", () =>
+  it.effect("a reader reads a failure after the events offered before the failure", () =>
     Effect.gen(function*() {
       const order = new EventOrder<string>(Policy.standard)
       order.started(0, event("a"))

@@ -66,7 +66,7 @@ describe("Executor: the outcome of a handler", () => {
       }
     }))
 
-  it.effect("R-001: an outcome may be returned as such, and data that looks like one stays data", () =>
+  it.effect("R-001: a handler may return an outcome, and data shaped like an outcome stays data", () =>
     Effect.gen(function*() {
       const returning = (value: unknown) => execute(toolOf("any", () => Effect.succeed(value)))
       assert.deepInclude(yield* returning(Tool.ok(null)), { _tag: "Ok", value: null })
@@ -75,14 +75,14 @@ describe("Executor: the outcome of a handler", () => {
       assert.deepStrictEqual(yield* returning(lookAlike), { _tag: "Ok", value: lookAlike })
     }))
 
-  it.effect("S-01, R-002: a tool without a handler is not_found", () =>
+  it.effect("S-01, R-002: a tool without a handler ends as not_found", () =>
     Effect.gen(function*() {
       const error = yield* crash(toolOf("bare"))
       assert.deepInclude(error, { reason: "not_found", toolName: "bare" })
       assert.strictEqual(error.message, "tool error (bare): not_found")
     }))
 
-  it.effect("S-02, R-006: a handler that raises is handler_raised, with what it raised", () =>
+  it.effect("S-02, R-006: a handler that raises ends as handler_raised, with the raised value as its cause", () =>
     Effect.gen(function*() {
       const raising: ReadonlyArray<() => unknown> = [
         () => Effect.die(kaboom),
@@ -103,7 +103,7 @@ describe("Executor: the outcome of a handler", () => {
       }
     }))
 
-  it.effect("S-03, R-008: a thrown value that is no exception is kept, and distinguished from one", () =>
+  it.effect("S-03, R-008: a thrown value other than an Error is kept, marked as thrown", () =>
     Effect.gen(function*() {
       for (const value of ["x", null, undefined, { message: "looks like one" }]) {
         const error = yield* crash(toolOf("thrower", () => {
@@ -114,7 +114,7 @@ describe("Executor: the outcome of a handler", () => {
       }
     }))
 
-  it.effect("S-04, R-007: a handler that ends by interruption of its own is handler_exit, with the reason", () =>
+  it.effect("S-04, R-007: a handler that interrupts itself ends as handler_exit, with the reason", () =>
     Effect.gen(function*() {
       const joining = () => Effect.flatMap(Effect.forkChild(Effect.interrupt), Fiber.join)
       for (const handler of [() => Effect.interrupt, joining]) {
@@ -124,7 +124,7 @@ describe("Executor: the outcome of a handler", () => {
       }
     }))
 
-  it.effect("S-04: interruption of the caller is no outcome, and stops the handler", () =>
+  it.effect("S-04: interruption by the caller stops the handler and yields no outcome", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const outcomes: Array<unknown> = []
@@ -139,7 +139,7 @@ describe("Executor: the outcome of a handler", () => {
       assert.deepInclude(yield* recorder.counts(), { starts: 1, live: 0, interrupts: 1, finalizers: 1 })
     }))
 
-  it.effect("S-05, R-009: what is no legal result is invalid_return, with the value", () =>
+  it.effect("S-05, R-009: an illegal result ends as invalid_return, with the value as its cause", () =>
     Effect.gen(function*() {
       assert.deepInclude(yield* crash(toolOf("weird", () => 42)), { reason: "invalid_return", cause: 42 })
       const malformed = [
@@ -166,7 +166,7 @@ describe("Executor: the outcome of a handler", () => {
       assert.deepInclude(halted, { _tag: "Halt", result: null })
     }))
 
-  it.effect("S-06, R-010: what a handler reports passes as it is, an error object too", () =>
+  it.effect("S-06, R-010: a failure reported by a handler passes unchanged, also an error object", () =>
     Effect.gen(function*() {
       class NoSuchUser extends Data.TaggedError("NoSuchUser")<{ readonly id: number }> {}
       const own = new Tool.ToolError({ reason: "timeout", toolName: "inner" })
@@ -177,7 +177,7 @@ describe("Executor: the outcome of a handler", () => {
       }
     }))
 
-  it.effect("S-07, R-003: a handler gets the very arguments and call context, with nothing added", () =>
+  it.effect("S-07, R-003: a handler receives the very arguments and call context, with nothing added", () =>
     Effect.gen(function*() {
       const args = { city: "Oslo" }
       const context = { a: 1 }
@@ -194,7 +194,7 @@ describe("Executor: the outcome of a handler", () => {
       assert.deepStrictEqual(one, { _tag: "Ok", value: { city: "Oslo" } })
     }))
 
-  it.effect("S-08, R-005: a handler of another arity, or none that is a function, is a defect of either kind", () =>
+  it.effect("S-08, R-005: a handler that takes three arguments, or is no function, is a defect that names the tool", () =>
     Effect.gen(function*() {
       const arity = yield* defect(toolOf("three", ((_a: unknown, _b: unknown, _c: unknown) => Effect.void) as never))
       assert.instanceOf(arity, RangeError)
@@ -221,7 +221,7 @@ describe("Executor: the outcome of a handler", () => {
       assert.deepInclude(yield* recorder.counts("failing"), { starts: 1, ends: 1, finalizers: 1 })
     }))
 
-  it.effect("each call has a scope of its own, closed before its outcome is there", () =>
+  it.effect("each call has its own scope, which closes before its outcome is returned", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const tool = toolOf("scoped", () =>
@@ -249,10 +249,10 @@ const call = (id: string, name: string, args: Record<string, unknown> = {}) => M
 
 const contents = (result: ToolRunner.Result) => result.messages.map((message) => message.content)
 
-describe("Executor: in a run", () => {
+describe("Executor in a run", () => {
   const one = Effect.map(ToolRunner.run([call("c0", "echo", { x: 1 })], [echo]), contents)
 
-  it.effect("R-012: the nearest executor runs a call, the default where nothing is provided", () =>
+  it.effect("R-012: the nearest executor runs a call, and without a provided executor the default runs the call", () =>
     Effect.gen(function*() {
       const [app, nearer] = [Executor.layer(named("app")), Executor.layer(named("call"))]
       assert.deepStrictEqual(yield* one, ["{\"x\":1}"])
@@ -280,7 +280,7 @@ describe("Executor: in a run", () => {
       assert.isNotEmpty(rest.idempotencyKey)
     }))
 
-  it.effect("R-013: what an executor yields outside the shapes is invalid_return to the model", () =>
+  it.effect("R-013: a value of an executor that is no outcome reaches the model as invalid_return", () =>
     Effect.gen(function*() {
       for (const odd of ["odd", 42, null, undefined, {}, { _tag: "Ok" }, { _tag: "Halt", reason: "", result: 1 }]) {
         const layer = Executor.layer({ execute: (() => Effect.succeed(odd)) as never })
@@ -290,7 +290,7 @@ describe("Executor: in a run", () => {
       }
     }))
 
-  it.effect("R-014: an executor that breaks costs the one call, and no other", () =>
+  it.effect("R-014: an executor that breaks fails one call, and no other", () =>
     Effect.gen(function*() {
       const breaks: ReadonlyArray<readonly [reason: string, () => unknown]> = [
         ["handler_raised", () => Effect.die(kaboom)],
@@ -314,7 +314,7 @@ describe("Executor: in a run", () => {
       }
     }))
 
-  it.effect("R-012, R-003: a custom executor receives decoded arguments, the context and the services", () =>
+  it.effect("R-012, R-003: a custom executor receives decoded arguments, the call context and the services", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const tagged = Tool.make("tagged", {

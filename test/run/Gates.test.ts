@@ -24,7 +24,7 @@ const said = (gates: Parameters<typeof denial>[0]) =>
   Effect.map(denial(gates), (error) => [error?.detail, error?.metadata] as const)
 
 describe("gates", () => {
-  it.effect("R-406: a tool without gates, and one whose gates agree, is let through", () =>
+  it.effect("R-406: a tool whose gates agree passes, and so does a tool without gates", () =>
     Effect.gen(function*() {
       const yes: ReadonlyArray<Parameters<typeof denial>[0]> = [
         {},
@@ -38,7 +38,7 @@ describe("gates", () => {
       assert.isTrue(Gates.isGated({ ...Tools.echo, authorize: () => true }))
     }))
 
-  it.effect("R-409: a value that cannot be read denies, as a verdict and as a failure", () =>
+  it.effect("R-409: an unreadable value denies the call, as a verdict and as a failure", () =>
     Effect.gen(function*() {
       const broken = (name: string) => Object.defineProperty({}, name, { get: () => assert.fail("looked at") })
       const { proxy, revoke } = Proxy.revocable({}, {})
@@ -75,13 +75,13 @@ describe("gates", () => {
       }
     }))
 
-  it.effect("R-406: the verdict of one gate is not that of the other", () =>
+  it.effect("R-406: the verdict of one gate does not approve at the other gate", () =>
     Effect.gen(function*() {
       assert.isDefined(yield* denial({ validate: () => ({ allowed: true }) }))
       assert.isDefined(yield* denial({ authorize: () => ({ valid: true }) }))
     }))
 
-  it.effect("R-406: a denial has the gate's own words, or a default", () =>
+  it.effect("R-406: a denial has the words of its gate, or a default", () =>
     Effect.gen(function*() {
       const validation = { gate: "validate" }
       const authorization = { gate: "authorize" }
@@ -103,7 +103,7 @@ describe("gates", () => {
       }
     }))
 
-  it.effect("R-409: a failure of a gate is shown to the model, what it throws is not", () =>
+  it.effect("R-409: the model reads the failure of a gate, but not a thrown value", () =>
     Effect.gen(function*() {
       const kaboom = new Error("secret")
       const rows: ReadonlyArray<readonly [() => unknown, string, unknown]> = [
@@ -132,7 +132,7 @@ describe("gates", () => {
       assert.deepInclude(yield* denial({ authorize: () => Effect.interrupt }), { reason: "denied" })
     }))
 
-  it.effect("J-11: they are asked in order, with arguments and call, and the second only if the first agrees", () =>
+  it.effect("J-11: gates receive arguments and call in order, and the second gate runs only if the first agrees", () =>
     Effect.gen(function*() {
       const asked: Array<unknown> = []
       const gate = (name: string, verdict: boolean) => (args: unknown, call: Tool.CallContext) =>

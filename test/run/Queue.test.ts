@@ -111,7 +111,7 @@ const bench = (bound: number, scenario: (bench: Bench) => Effect.Effect<void>) =
   )
 
 describe("queue", () => {
-  it.effect("R-382, R-384: a call that fits starts when it is added, the next when one has left its place and ended", () =>
+  it.effect("R-382, R-384: a call starts when it fits, and the next call once a handler has ended and released its place", () =>
     bench(2, (bench) =>
       Effect.sync(() => {
         const [a, b, c, d] = runs("sssX") as [Run, Run, Run, Run]
@@ -130,7 +130,7 @@ describe("queue", () => {
         assert.strictEqual(bench.queue.holding, 1)
       })))
 
-  it.effect("W-27: each call that waits is reported once, with its reason, and none that starts", () =>
+  it.effect("W-27: each waiting call is reported once with its reason, and a starting call is not reported", () =>
     bench(1, (bench) =>
       Effect.sync(() => {
         const [a, b, x, c, d] = runs("ssXss") as [Run, Run, Run, Run, Run]
@@ -147,7 +147,7 @@ describe("queue", () => {
         assert.lengthOf(bench.queued, 4)
       })))
 
-  it.effect("W-27: calls that were removed before they could be reported are not", () =>
+  it.effect("W-27: calls removed before their report are not reported", () =>
     bench(1, (bench) =>
       Effect.sync(() => {
         const [a, b, c] = runs("sss") as [Run, Run, Run]
@@ -161,7 +161,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.queued, [[2, "permit"]])
       })))
 
-  it.effect("R-054: calls that end while they are started make room without nesting", () =>
+  it.effect("R-054: calls that end while they start make room without nesting", () =>
     bench(1, (bench) =>
       Effect.sync(() => {
         let depth = 0
@@ -178,7 +178,7 @@ describe("queue", () => {
         assert.strictEqual(bench.queue.holding, 0)
       })))
 
-  it.effect("R-380: a call that is added while another is being started is started after it", () =>
+  it.effect("R-380: a call added while another call starts is started afterwards", () =>
     bench(2, (bench) =>
       Effect.sync(() => {
         const [a, b] = runs("ss") as [Run, Run]
@@ -190,7 +190,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.started, [0, 1])
       })))
 
-  it.effect("R-398: removed calls are returned in order and never start; calls added later do", () =>
+  it.effect("R-398: removed calls are returned in order and never start, while calls added later start", () =>
     bench(1, (bench) =>
       Effect.sync(() => {
         const [a, ...rest] = runs("sXs") as [Run, Run, Run]
@@ -213,7 +213,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.started, [0])
       })))
 
-  it.effect("R-382: an exclusive call waits for a handler outside of the queue, which blocks those behind it as well", () =>
+  it.effect("R-382: an exclusive call waits for a handler outside of the queue, and blocks the calls behind", () =>
     bench(3, (bench) =>
       Effect.gen(function*() {
         bench.begin({ index: 100, isExclusive: false })
@@ -226,7 +226,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.refused, [])
       })))
 
-  it.effect("R-382: when that takes longer than the grace period, all calls that only it blocks are refused at once", () =>
+  it.effect("R-382: after the grace period all exclusive calls blocked only by an outside handler are refused at once", () =>
     bench(3, (bench) =>
       Effect.gen(function*() {
         bench.begin({ index: 100, isExclusive: false })
@@ -242,7 +242,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.refused.at(-1), [2 * grace + 1, 3], "the next waits from when it is first")
       })))
 
-  it.effect("R-382: an exclusive handler outside of the queue keeps shared calls out as well, for no longer than that", () =>
+  it.effect("R-382: an exclusive handler outside of the queue keeps shared calls out for one grace period", () =>
     bench(3, (bench) =>
       Effect.gen(function*() {
         bench.begin({ index: 100, isExclusive: true })
@@ -268,7 +268,7 @@ describe("queue", () => {
         assert.deepStrictEqual(bench.refused, [[3 * grace + 1, 1]], "but not for ever")
       })))
 
-  it.effect("R-382: each call that is stuck waits for a whole grace period", () =>
+  it.effect("R-382: each stuck call waits for a whole grace period", () =>
     bench(1, (bench) =>
       Effect.gen(function*() {
         bench.begin({ index: 100, isExclusive: true })

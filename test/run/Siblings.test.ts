@@ -23,32 +23,32 @@ const crashed = answer({ failure: "crashed" })
 const reported = answer({ failure: "reported" })
 const halted = answer({ halt: { haltedReason: "enough", haltToolCallId: "a", haltResult: null } })
 
-describe("siblings: the consequence of an answer", () => {
-  it("CF-1: an answer that is neither a halt nor a failure has none", () => {
+describe("the consequence of an answer", () => {
+  it("CF-1: an answer without a halt or a failure has no consequence", () => {
     for (const onHalt of ["drain", "abortCancelable", "abortAll"] as const) {
       assert.isUndefined(Batches.consequenceOf(rules({ onHalt, onToolError: onHalt }), answer({}), false))
     }
   })
 
-  it("CF-1: under drain nothing has one", () => {
+  it("CF-1: under drain no answer has a consequence", () => {
     const drain = rules({ onHalt: "drain", onToolError: "drain", queued: "skip" })
     for (const end of [crashed, reported, halted]) assert.isUndefined(Batches.consequenceOf(drain, end, false))
   })
 
-  it("CF-8: a reported failure counts where the policy says so, a crash always", () => {
+  it("CF-8: a crash has consequences always, a reported failure only where the policy counts reports", () => {
     const strict = rules({ trigger: "crashed" })
     assert.isUndefined(Batches.consequenceOf(strict, reported, false))
     assert.isDefined(Batches.consequenceOf(strict, crashed, false))
     assert.isDefined(Batches.consequenceOf(rules({ trigger: "crashedOrReported" }), reported, false))
   })
 
-  it("R-393: the failure of an exclusive call has none, its halt has", () => {
+  it("R-393: a failed exclusive call has no consequence, but its halt has consequences", () => {
     const both = rules({ onHalt: "abortCancelable" })
     assert.isUndefined(Batches.consequenceOf(both, crashed, true))
     assert.deepInclude(Batches.consequenceOf(both, halted, true), { isHalt: true })
   })
 
-  it("CF-1: a halt and a failure follow their own options, and where both apply the stronger one", () => {
+  it("CF-1: halts and failures follow their own options, and the stronger option wins for a failing halt", () => {
     const onlyHalts = rules({ onHalt: "abortAll", onToolError: "drain" })
     assert.isUndefined(Batches.consequenceOf(onlyHalts, crashed, false))
     assert.deepInclude(Batches.consequenceOf(onlyHalts, halted, false), { isForAll: true, isHalt: true })
@@ -66,7 +66,7 @@ describe("siblings: the consequence of an answer", () => {
     )
   })
 
-  it("CF-1: whether waiting calls are skipped is a separate option", () => {
+  it("CF-1: whether a consequence skips waiting calls is an option for itself", () => {
     const gentle = Batches.consequenceOf(rules(), crashed, false)
     assert.deepStrictEqual(gentle, {
       isForAll: false,
@@ -78,7 +78,7 @@ describe("siblings: the consequence of an answer", () => {
   })
 })
 
-describe("siblings: which calls are stopped", () => {
+describe("the reach of a consequence", () => {
   const member = (isWaiting: boolean, isBlocking: boolean) => ({ isWaiting, job: { index: 0, isBlocking } })
   const reached = (isForAll: boolean, isSkipping: boolean) => {
     const consequence = { isForAll, isSkipping, isHalt: false, detail: "" }
@@ -89,7 +89,7 @@ describe("siblings: which calls are stopped", () => {
     }
   }
 
-  it("R-391, R-394: running calls unless they block, or all of them; waiting calls where these are skipped", () => {
+  it("R-391, R-394: a consequence stops running calls except blocking calls, or all, and waiting calls only when skipping", () => {
     assert.deepStrictEqual(reached(false, false), { running: true, blocking: false, waiting: false })
     assert.deepStrictEqual(reached(true, false), { running: true, blocking: true, waiting: false })
     assert.deepStrictEqual(reached(false, true), { running: true, blocking: false, waiting: true })
@@ -97,12 +97,12 @@ describe("siblings: which calls are stopped", () => {
   })
 })
 
-describe("siblings: the company of a call", () => {
+describe("the company of a call", () => {
   const member = (index: number) => ({ isWaiting: false, job: { index, isBlocking: false } })
   const indexes = (members: ReadonlyArray<{ readonly job: { readonly index: number } }>) =>
     members.map(({ job }) => job.index)
 
-  it("R-393: the calls that hold a place while it holds one, itself included", () => {
+  it("R-393: the company of a call is itself and every call that held a place beside the call", () => {
     const company = new Batches.Company<ReturnType<typeof member>>()
     const [a, b, c] = [member(7), member(3), member(5)]
     company.join(a)
@@ -113,7 +113,7 @@ describe("siblings: the company of a call", () => {
     assert.deepStrictEqual(indexes(company.all), [7, 3, 5])
   })
 
-  it("R-394: after it has left, those of them that are still there, and no call that came later", () => {
+  it("R-394: the company of a call that left is the calls still there, without later calls", () => {
     const company = new Batches.Company<ReturnType<typeof member>>()
     const [a, b, c, d] = [member(0), member(1), member(2), member(3)]
     for (const one of [a, b, c]) company.join(one)

@@ -25,7 +25,7 @@ const slowEncoder = Encoder.layer({
 })
 
 describe("StreamingToolExecutor: a failure whose answer takes time", () => {
-  it.effect("R-394: a call that takes the place of a timed-out call is not its sibling, however late the latter is answered", () =>
+  it.effect("R-394: a call in the place of a timed-out call is no sibling, however late the timeout is answered", () =>
     Effect.gen(function*() {
       const floor = new Floor(2)
       const works = [
@@ -54,7 +54,7 @@ describe("StreamingToolExecutor: a failure whose answer takes time", () => {
       assertClean(floor, sleeping)
     }))
 
-  it.effect("R-394, CF-1: nor does its failure skip calls that were queued after it", () =>
+  it.effect("R-394, CF-1: a timeout answered late does not skip calls queued since", () =>
     Effect.gen(function*() {
       const floor = new Floor(1)
       const works = [
@@ -67,7 +67,7 @@ describe("StreamingToolExecutor: a failure whose answer takes time", () => {
       assertSeen(results, [failed("a", 10, "timeout"), ok("b", 30, "after 20"), ok("c", 38, "after 5")])
     }))
 
-  it.effect("R-391: a sibling that has ended before the failure is reported keeps its result", () =>
+  it.effect("R-391: a sibling that ends before the failure is reported keeps its result", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const works = [floor.work("a", failsAfter(7), safe), floor.work("b", takes(9), cancelable)]
@@ -102,7 +102,7 @@ describe("StreamingToolExecutor: calls that come up after a failure or a halt", 
       return valueOf(report)
     })
 
-  it.effect("R-395, CF-1: a call added to the siblings of a failure runs, or is skipped where the policy says so", () =>
+  it.effect("R-395, CF-1: a call added beside the siblings of a failure runs, or is skipped where the policy skips waiting calls", () =>
     Effect.gen(function*() {
       const failing = Effect.fail("kaboom")
       const run = yield* later(failing, {})
@@ -111,14 +111,14 @@ describe("StreamingToolExecutor: calls that come up after a failure or a halt", 
       assertSeen(skip.slice(2), [cancelled("c", 30, "not run: a call beside it failed"), ok("d", 31, "after 1")])
     }))
 
-  it.effect("CF-1: after a halt no call starts, where waiting calls are skipped", () =>
+  it.effect("CF-1: after a halt no call starts where the policy skips waiting calls", () =>
     Effect.gen(function*() {
       const halting = Effect.succeed(Tool.halt("enough", null))
       const skip = yield* later(halting, { onHalt: "abortCancelable", queued: "skip" })
       assertSeen(skip.slice(1), [ok("b", 30, "after 20"), cancelled("c", 30), cancelled("d", 30)])
     }))
 
-  it.effect("CF-1: a failure after a halt does not lift what the halt forbids", () =>
+  it.effect("CF-1: a failure after a halt does not lift the ban on new calls", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const siblings = { onHalt: "abortCancelable", queued: "skip" } as const
@@ -142,7 +142,7 @@ describe("StreamingToolExecutor: calls that come up after a failure or a halt", 
 })
 
 describe("StreamingToolExecutor: an abort from within", () => {
-  it.effect("R-395, R-398: a call that was about to start when a handler aborts the run never starts", () =>
+  it.effect("R-395, R-398: a call about to start when a handler aborts the executor never starts", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const controller = new AbortController()
@@ -162,7 +162,7 @@ describe("StreamingToolExecutor: an abort from within", () => {
       assertClean(floor, report.sleeping)
     }))
 
-  it.effect("R-395, R-398: so it is in a batch", () =>
+  it.effect("R-395, R-398: a call about to start when a handler aborts the batch never starts", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const controller = new AbortController()

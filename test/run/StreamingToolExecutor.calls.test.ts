@@ -41,7 +41,7 @@ describe("StreamingToolExecutor: options", () => {
       }
     }))
 
-  it.effect("other options that cannot be used are named as well", () =>
+  it.effect("an unusable toolTimeout, grace, deadline or signal is a defect that names the option", () =>
     Effect.gen(function*() {
       const mistakes = { toolTimeout: 0, grace: -1, deadline: "soon", signal: "stop" } as const
       for (const [name, value] of Object.entries(mistakes)) {
@@ -50,7 +50,7 @@ describe("StreamingToolExecutor: options", () => {
       }
     }))
 
-  it.effect("J-05, R-382: ten concurrent calls are the default under every policy without another bound", () =>
+  it.effect("J-05, R-382: ten calls run concurrently under a policy without a bound of its own", () =>
     Effect.gen(function*() {
       for (const [policy, peak] of [[Policy.standard, 10], [{ ...Policy.falai, maxConcurrency: 4 }, 4]] as const) {
         const floor = new Floor()
@@ -62,7 +62,7 @@ describe("StreamingToolExecutor: options", () => {
       }
     }))
 
-  it.effect("R-386, R-387: results come in the order of the calls and progress at once, whatever the policy says", () =>
+  it.effect("R-386, R-387: results come in call order and progress comes at once, whatever the policy says", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const loud = floor.tool("loud", (_args, call) => Effect.andThen(call.progress("here"), takes(1)), safe)
@@ -78,7 +78,7 @@ describe("StreamingToolExecutor: options", () => {
       ])
     }))
 
-  it.effect("R-410: a handler has the time that its tool, the caller or the application gives it, or 30 seconds", () =>
+  it.effect("R-410: a handler has the timeout of its tool, the caller or the application, or 30 seconds", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const plain = floor.tool("plain", Effect.never)
@@ -93,7 +93,7 @@ describe("StreamingToolExecutor: options", () => {
       assertClean(floor, 0)
     }))
 
-  it.effect("the application's policy is not the executor's, and its context is", () =>
+  it.effect("an executor takes the context of the application, but not its policy", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = ["a", "b"].map((name) =>
@@ -108,7 +108,7 @@ describe("StreamingToolExecutor: options", () => {
       ])
     }))
 
-  it.effect("a deadline ends calls and results, also where `noMoreCalls` was never run", () =>
+  it.effect("a deadline ends calls and results, also without `noMoreCalls`", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const work = floor.tool("a", Effect.never, { interrupt: "cancel" })
@@ -123,7 +123,7 @@ describe("StreamingToolExecutor: options", () => {
       assertClean(floor, report.sleeping)
     }))
 
-  it.effect("what tools need is taken where the executor is made", () =>
+  it.effect("tool services are taken where the executor is made", () =>
     Effect.gen(function*() {
       class Weather extends Context.Service<Weather, { readonly celsius: number }>()("test/Weather") {}
       const tool = Tool.make("weather", {
@@ -141,7 +141,7 @@ describe("StreamingToolExecutor: options", () => {
 })
 
 describe("StreamingToolExecutor: calls", () => {
-  it.effect("J-06, R-383: whether a call is safe is determined once, from its arguments, when it is added", () =>
+  it.effect("J-06, R-383: the arguments determine once, when a call is added, whether the call is safe", () =>
     Effect.gen(function*() {
       const asked: Array<unknown> = []
       const starts: Array<string> = []
@@ -168,7 +168,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.strictEqual(asked.length, 4)
     }))
 
-  it.effect("R-385: where that throws, or returns neither, the call runs alone, and `addTool` does not fail", () =>
+  it.effect("R-385: a call whose concurrency function throws or returns nothing valid runs by itself", () =>
     Effect.gen(function*() {
       const warnings: Array<unknown> = []
       const logger = Logger.make<unknown, void>(({ logLevel, message }) => void warnings.push([logLevel, message]))
@@ -192,7 +192,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.include(JSON.stringify(warnings), "the call runs alone")
     }))
 
-  it.effect("R-380: a call is started while it is handed over, before the results are read", () =>
+  it.effect("R-380: a call starts while it is added, before the results are read", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tool = floor.tool("a", takes(5))
@@ -208,7 +208,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.deepStrictEqual(floor.marks, [[3, "start", "a"], [8, "end", "a"]])
     }))
 
-  it.effect("R-411: a call without a tool is answered, in its place, and stops no other call", () =>
+  it.effect("R-411: a call without a tool is answered in its place, and stops no other call", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tool = floor.tool("a", takes(5), { ...safe, interrupt: "cancel" })
@@ -224,7 +224,7 @@ describe("StreamingToolExecutor: calls", () => {
       ])
     }))
 
-  it.effect("R-357, R-392: a call whose arguments were lost or do not fit is answered, and stops no other call", () =>
+  it.effect("R-357, R-392: a call with lost or invalid arguments is answered, and stops no other call", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tool = floor.tool("a", takes(5), { ...safe, interrupt: "cancel" })
@@ -244,7 +244,7 @@ describe("StreamingToolExecutor: calls", () => {
       ])
     }))
 
-  it.effect("J-13, R-408: a call without arguments is asked about like any other", () =>
+  it.effect("J-13, R-408: a gate is asked about a call without arguments", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const asked: Array<unknown> = []
@@ -271,7 +271,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.deepStrictEqual(told?.[1].result?.data, [{}, { id: "a", name: "a", arguments: {}, metadata: {} }])
     }))
 
-  it.effect("J-30, R-419: two calls of one tool, and even of one id, are two calls with two results", () =>
+  it.effect("J-30, R-419: two calls with one tool, even with one id, have two results", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tool = floor.tool("a", ({ n }, call) => Effect.as(call.progress(n), n), safe)
@@ -287,7 +287,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.deepStrictEqual(told.flatMap(([, { progress }]) => progress ?? []), [1, 2, 3])
     }))
 
-  it.effect("R-397, R-404, R-406: metadata names the tool, and how the call ended", () =>
+  it.effect("R-397, R-404, R-406: result metadata names the tool, and how the call ended", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = {
@@ -309,7 +309,7 @@ describe("StreamingToolExecutor: calls", () => {
       })
     }))
 
-  it.effect("R-404: a halt and a question are results as well", () =>
+  it.effect("R-404: a halt and a question are successful results", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const halt = floor.tool("halt", Effect.succeed(Tool.halt("enough", { v: 1 })))

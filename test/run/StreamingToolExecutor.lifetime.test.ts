@@ -46,7 +46,7 @@ const play = <A>(
 const abortCause = "Execution cancelled by parent abort signal"
 
 describe("StreamingToolExecutor: a signal", () => {
-  it.effect("J-17, R-399: a call under a signal that had fired before is cancelled, and the results end", () =>
+  it.effect("J-17, R-399: under a signal that has already fired, a call is cancelled, and the results end", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const signal = AbortSignal.abort()
@@ -60,7 +60,7 @@ describe("StreamingToolExecutor: a signal", () => {
       assert.deepStrictEqual(yield* play(floor, rest, { signal }), [], "they end without a call as well")
     }))
 
-  it.effect("J-18, R-399: a call added after it is cancelled as well, and reported to the remaining reader", () =>
+  it.effect("J-18, R-399: a call added after the signal is cancelled, and its result reaches the remaining reader", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(
@@ -78,7 +78,7 @@ describe("StreamingToolExecutor: a signal", () => {
       assertSeen(told, [cancelled("a", 10), cancelled("b", 10, "not run"), cancelled("c", 10, "not run")])
     }))
 
-  it.effect("R-398: the end comes with the last result, and no earlier", () =>
+  it.effect("R-398: after a signal the results end with the last result, and no earlier", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const [told, at] = yield* play(
@@ -94,7 +94,7 @@ describe("StreamingToolExecutor: a signal", () => {
       assert.strictEqual(at, 30)
     }))
 
-  it.effect("R-396, O-09: the answer of a handler that does not stop waits for its end", () =>
+  it.effect("R-396, O-09: the answer of a handler that does not stop waits for the handler's end", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const deaf = floor.work("a", Effect.uninterruptible(Effect.sleep(60)), cancelable)
@@ -112,7 +112,7 @@ describe("StreamingToolExecutor: a signal", () => {
       assert.deepStrictEqual(floor.marks, [[0, "start", "a"], [60, "stop", "a"]])
     }))
 
-  it.effect("the listener is removed from the signal when the scope closes", () =>
+  it.effect("the executor removes its listener from the signal when the scope closes", () =>
     Effect.gen(function*() {
       const { signal } = new AbortController()
       let listening = 0
@@ -132,7 +132,7 @@ describe("StreamingToolExecutor: a signal", () => {
 })
 
 describe("StreamingToolExecutor: discarding", () => {
-  it.effect("J-19, R-400: running calls finish and are reported, waiting calls are cancelled, and the results end", () =>
+  it.effect("J-19, R-400: discarding lets running calls finish, cancels waiting calls and ends the results", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const [told, isBusy] = yield* play(floor, (executor) =>
@@ -146,7 +146,7 @@ describe("StreamingToolExecutor: discarding", () => {
       assert.isFalse(isBusy)
     }))
 
-  it.effect("R-400: what may be interrupted is", () =>
+  it.effect("R-400: discarding interrupts an interruptible handler at once", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -160,7 +160,7 @@ describe("StreamingToolExecutor: discarding", () => {
       assert.deepStrictEqual(floor.marks, [[0, "start", "a"], [5, "stop", "a"]])
     }))
 
-  it.effect("R-400: the results end for a waiting reader, also where there was no call", () =>
+  it.effect("R-400: discarding ends the results for a waiting reader, also without a call", () =>
     Effect.gen(function*() {
       const at = yield* play(new Floor(), (executor) =>
         Effect.gen(function*() {
@@ -173,7 +173,7 @@ describe("StreamingToolExecutor: discarding", () => {
       assert.strictEqual(at, 7)
     }))
 
-  it.effect("R-400: a call added after it is dropped, and discarding again has no effect", () =>
+  it.effect("R-400: a call added after discarding is dropped, and discarding again has no effect", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -189,8 +189,8 @@ describe("StreamingToolExecutor: discarding", () => {
     }))
 })
 
-describe("StreamingToolExecutor: the end", () => {
-  it.effect("a call after the last one is the caller's mistake", () =>
+describe("StreamingToolExecutor: its end", () => {
+  it.effect("a call added after `noMoreCalls` is a defect", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const exit = yield* play(floor, (executor) =>
@@ -199,7 +199,7 @@ describe("StreamingToolExecutor: the end", () => {
       assert.include(String(Exit.isFailure(exit) ? exit.cause : ""), "there are no more calls")
     }))
 
-  it.effect("law 3: when the scope closes, handlers are stopped, and the results end for a reader in another fiber", () =>
+  it.effect("law 3: when the scope closes, handlers stop, and the results end for a reader in another fiber", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const program = Effect.gen(function*() {
@@ -222,7 +222,7 @@ describe("StreamingToolExecutor: the end", () => {
       assertClean(floor, report.sleeping)
     }))
 
-  it.effect("law 3: at every step at which it is left, no handler is alive and no fiber sleeps", () =>
+  it.effect("law 3: an executor interrupted at any step leaves no live handler and no sleeping fiber", () =>
     Effect.gen(function*() {
       const observed = (interruptAt: number) => {
         const floor = new Floor()
@@ -251,7 +251,7 @@ describe("StreamingToolExecutor: the end", () => {
       }
     }))
 
-  it.effect("R-401: it has unfinished tools while one waits or runs", () =>
+  it.effect("R-401: an executor has unfinished tools while a call waits or runs", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>

@@ -170,8 +170,8 @@ const assertBarriers = ({ calls }: Mix, floor: Floor): void => {
 
 describe("StreamingToolExecutor: generated mixes", () => {
   it.effect.prop(
-    "J-02, R-381 to R-384, R-386, R-391, R-394, R-398, U-1 to U-4: one true result per call, in request order, and "
-      + "no call beside an unsafe call",
+    "J-02, R-381 to R-384, R-386, R-391, R-394, R-398, U-1 to U-4: each call has one true result, in request order, and "
+      + "no call runs beside an unsafe call",
     [mix],
     ([made]) =>
       Effect.gen(function*() {

@@ -30,7 +30,7 @@ const play = <A>(floor: Floor, scenario: (executor: Executor) => Effect.Effect<A
   })
 
 describe("StreamingToolExecutor: reading", () => {
-  it.effect("J-26, R-389: what was read without waiting is not emitted again, and the other way round", () =>
+  it.effect("J-26, R-389: a result read by `completedResults` is not emitted by `remainingResults`, and the reverse", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const [first, none, rest, after] = yield* play(floor, (executor) =>
@@ -46,7 +46,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual([ids(first), ids(none), ids(rest), ids(after)], [["a"], [], ["b"], []])
     }))
 
-  it.effect("R-386, R-389: without waiting, a result behind an unfinished one is not emitted yet", () =>
+  it.effect("R-386, R-389: `completedResults` holds a result back behind an unfinished call", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -60,7 +60,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told, [[], ["a", "b"]])
     }))
 
-  it.effect("R-387, R-388: progress of a call behind an unfinished one is emitted without waiting", () =>
+  it.effect("R-387, R-388: `completedResults` emits progress of a call behind an unfinished call", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const loud: Body = (_args, call) =>
@@ -91,7 +91,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told.map(({ progress, result }) => progress ?? result?.success), ["in time", true])
     }))
 
-  it.effect("R-389: a reader that leaves has consumed the updates it received, and no others", () =>
+  it.effect("R-389: a reader that stops early has consumed only the updates it received", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const works = ["a", "b", "c", "d"].map((id) => floor.work(id, Effect.succeed(id), safe))
@@ -106,7 +106,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.deepStrictEqual(told, [["a"], ["b", "c"], ["d"], []])
     }))
 
-  it.effect("R-389: a reader that is interrupted while it waits consumes nothing", () =>
+  it.effect("R-389: a reader interrupted while it waits consumes nothing", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const told = yield* play(floor, (executor) =>
@@ -156,7 +156,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.strictEqual(told[1], 20)
     }))
 
-  it.effect("R-390: without a call the stream ends at `noMoreCalls`", () =>
+  it.effect("R-390: without a call the results end at `noMoreCalls`", () =>
     Effect.gen(function*() {
       const at = yield* play(new Floor(), (executor) =>
         Effect.gen(function*() {
@@ -169,7 +169,7 @@ describe("StreamingToolExecutor: reading", () => {
       assert.strictEqual(at, 7)
     }))
 
-  it.effect("R-388: progress alone wakes a waiting reader", () =>
+  it.effect("R-388: progress wakes a waiting reader", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const isTold = yield* play(floor, (executor) =>

@@ -39,7 +39,7 @@ const toolError = (
 ) => new Tool.ToolError({ reason, toolName: "t", toolCallId: "a", ...more })
 
 describe("StreamingToolExecutor: results", () => {
-  it.effect("R-387, R-404: a result has its text, its tool and what it adds to the context", () =>
+  it.effect("R-387, R-404: an update has the result with its text and tool, and what the call adds to the context", () =>
     Effect.gen(function*() {
       const adding = Tool.make("t", {
         parameters: {},
@@ -62,7 +62,7 @@ describe("StreamingToolExecutor: results", () => {
       ])
     }))
 
-  it.effect("R-389: however the results are read, each is emitted once, with its own text", () =>
+  it.effect("R-389: each result is emitted once with its own text, however the results are read", () =>
     Effect.gen(function*() {
       const outcomes = [Tool.ok("A"), Tool.ok("B"), Tool.error("C")]
       for (const isAtOnce of [true, false]) {
@@ -75,7 +75,7 @@ describe("StreamingToolExecutor: results", () => {
       }
     }))
 
-  it.effect("R-404: null and undefined are data", () =>
+  it.effect("R-404: null and undefined are data of a successful result", () =>
     Effect.gen(function*() {
       for (const value of [null, undefined]) {
         const result = yield* resultOf(Tool.ok(value))
@@ -85,7 +85,7 @@ describe("StreamingToolExecutor: results", () => {
       }
     }))
 
-  it.effect("R-404: a failure has an error as text and no data", () =>
+  it.effect("R-404: a failed result has its error as text, and no data", () =>
     Effect.gen(function*() {
       const rows: ReadonlyArray<readonly [unknown, string]> = [
         ["nope", "nope"],
@@ -104,7 +104,7 @@ describe("StreamingToolExecutor: results", () => {
       }
     }))
 
-  it.effect("R-397, R-406: metadata names whether a call was cancelled, and which gate denied it", () =>
+  it.effect("R-397, R-406: result metadata says that a call was cancelled, or which gate denied the call", () =>
     Effect.gen(function*() {
       const metadataOf = (error: unknown) => Effect.map(resultOf(Tool.error(error)), (result) => result?.metadata)
       const toolId = "t"
@@ -117,7 +117,7 @@ describe("StreamingToolExecutor: results", () => {
       assert.deepStrictEqual(yield* metadataOf("nope"), { toolId })
     }))
 
-  it.effect("J-23, R-039: a text that was cut is reported with its original length", () =>
+  it.effect("J-23, R-039: a truncated text is reported with its original length", () =>
     Effect.gen(function*() {
       const result = yield* resultOf(Tool.ok("0123456789"), cut)
       assert.deepStrictEqual(result?.metadata, { truncated: true, originalLength: 10, toolId: "t" })
@@ -125,7 +125,7 @@ describe("StreamingToolExecutor: results", () => {
       assert.isTrue(String(result?.content).startsWith("01234"))
     }))
 
-  it.effect("a halt and a question end a call as well", () =>
+  it.effect("a halt ends a call with its value, and a question with its text", () =>
     Effect.gen(function*() {
       const ask = Tool.askUser("Which one?", ["a", "b"])
       const halted = yield* resultOf(Tool.halt("enough", { v: 1 }))

@@ -30,7 +30,7 @@ const refused = (name: string, why = "") =>
   })
 
 describe("an exclusive call behind a handler that refuses to stop", () => {
-  it.effect("N-31: it is refused after the grace period, which names the handler, and shared calls take the place", () =>
+  it.effect("N-31: an exclusive call is refused after the grace period with the handler's name, and a shared call runs", () =>
     Effect.gen(function*() {
       const tools = [deaf(Latch.makeUnsafe(false)), alone, look]
       const calls = ["deaf", "alone", "look"].map((name) => Message.toolCall(name, name))

@@ -57,28 +57,27 @@ const executor = (signal: Effect.Effect<void>, onset: number, wait: Effect.Effec
 
 /** What is stopped at 50 ms. */
 const cases: { readonly [what: string]: (wait: Effect.Effect<never>) => Effect.Effect<unknown, unknown> } = {
-  "an encoder, for a call of a reply that the stop cuts": (wait) =>
+  "the encoder for a call of a reply cut off by the stop": (wait) =>
     Effect.provide(Chat.run("go", { ...stop, tools: [ok] }), [encoder(wait), speaking]),
-  "an encoder, for a call of a reply that the deadline cuts": (wait) =>
+  "the encoder for a call of a reply cut off by the deadline": (wait) =>
     Effect.provide(
       Chat.run("go", { grace, toolTimeout: "infinity", deadline: { after: stopAt, reserve: 0 }, tools: [ok] }),
       [encoder(wait), speaking]
     ),
-  "an encoder, for an approval that the stop closes": (wait) =>
+  "the encoder for an approval closed by the stop": (wait) =>
     Effect.provide(Chat.run("go", { ...stop, tools: [asking, endless] }), [
       encoder(wait),
       calling("asking", "endless")
     ]),
-  "an encoder, for a call that runs": (wait) =>
+  "the encoder for a running call": (wait) =>
     Effect.provide(Chat.run("go", { ...stop, tools: [ok] }), [encoder(wait), calling("ok")]),
-  "an encoder, in a batch": (wait) => Effect.provide(ToolRunner.run([call("ok")], [ok], stop), encoder(wait)),
-  "an encoder, in an executor": (wait) => executor(Effect.sleep(stopAt), 0, wait),
-  "an encoder, for a call that an executor takes after the stop": (wait) => executor(Effect.sleep(stopAt), 80, wait),
-  "onToolError, after a timeout": (wait) =>
-    ToolRunner.run([call("slow")], [slow], { ...stop, onToolError: () => wait }),
-  "onToolError, for an unknown tool": (wait) =>
+  "the encoder of a batch": (wait) => Effect.provide(ToolRunner.run([call("ok")], [ok], stop), encoder(wait)),
+  "the encoder of an executor": (wait) => executor(Effect.sleep(stopAt), 0, wait),
+  "the encoder for a call added to an executor after the stop": (wait) => executor(Effect.sleep(stopAt), 80, wait),
+  "onToolError after a timeout": (wait) => ToolRunner.run([call("slow")], [slow], { ...stop, onToolError: () => wait }),
+  "onToolError for an unknown tool": (wait) =>
     Effect.provide(Chat.run("go", { ...stop, tools: [ok], onToolError: () => wait }), calling("nope")),
-  "onToolError of a tool, after a failure": (wait) =>
+  "onToolError of a tool after a failure": (wait) =>
     ToolRunner.run(
       [call("failing")],
       [Tool.make("failing", { parameters: {}, onToolError: () => wait, handler: () => Effect.fail("no") })],
@@ -86,10 +85,10 @@ const cases: { readonly [what: string]: (wait: Effect.Effect<never>) => Effect.E
     )
 }
 
-describe("the answers of a stopped run are written within the grace period", () => {
+describe("the grace period of a stopped run", () => {
   for (const [what, make] of Object.entries(cases)) {
     for (const [pace, wait] of Object.entries(paces)) {
-      it.effect(`M-03: ${what} ${pace}`, () =>
+      it.effect(`M-03: the run ends within the grace period although ${what} ${pace}`, () =>
         Effect.gen(function*() {
           const { at, exit } = yield* endOf(make(wait))
           assert.isTrue(Exit.isSuccess(exit), String(exit))
@@ -98,7 +97,7 @@ describe("the answers of a stopped run are written within the grace period", () 
     }
   }
 
-  it.effect("M-03: a hook that begins after the stop has no grace period of its own for what it forks", () =>
+  it.effect("M-03: a hook that begins after the stop gets no grace period of its own for forked fibers", () =>
     Effect.gen(function*() {
       const late = Tool.make("late", {
         parameters: {},
@@ -119,7 +118,7 @@ describe("the answers of a stopped run are written within the grace period", () 
       assert.isTrue(Exit.isSuccess(exit) && exit.value.messages[0]?.content === "too late", String(exit))
     }))
 
-  it.effect("M-03: an encoder, for a batch that is aborted before it begins", () =>
+  it.effect("M-03: a batch aborted before it begins ends within the grace period of its encoder", () =>
     Effect.gen(function*() {
       for (const wait of Object.values(paces)) {
         const began = yield* Clock.currentTimeMillis
@@ -133,14 +132,14 @@ describe("the answers of a stopped run are written within the grace period", () 
       }
     }))
 
-  it.effect("M-03: a call that an executor takes after the grace period of its signal is over", () =>
+  it.effect("M-03: an executor answers a call added after the grace period of its signal at once", () =>
     Effect.gen(function*() {
       const { at, exit } = yield* endOf(executor(Effect.sleep(stopAt), 500, Effect.never))
       assert.isAtMost(at, 510)
       assert.isTrue(Exit.isSuccess(exit) && exit.value.length === 1)
     }))
 
-  it.effect("M-03: an interrupt within the grace period of a soft stop begins no other", () =>
+  it.effect("M-03: an interruption within the grace period of a soft stop starts no second grace period", () =>
     Effect.gen(function*() {
       for (const onToolError of [false, true]) {
         const began = yield* Clock.currentTimeMillis

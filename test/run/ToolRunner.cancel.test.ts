@@ -38,7 +38,7 @@ const isLeft = ({ messages }: ToolRunner.Result, detail: string) => {
 }
 
 describe("ToolRunner: a soft stop", () => {
-  it.effect("R-398, law 11: a blocking handler may finish within the grace, and is answered without it afterwards", () =>
+  it.effect("R-398, law 11: a blocking handler may finish within the grace period, and is answered without its result afterwards", () =>
     Effect.gen(function*() {
       for (const [millis, at, interrupts] of [[60, 60, 0], [5_000, 110, 1]] as const) {
         const recorder = yield* Recorder.make
@@ -81,7 +81,7 @@ describe("ToolRunner: a soft stop", () => {
       }
     }))
 
-  it.effect("law 11: a timeout during the grace period does not start another one", () =>
+  it.effect("law 11: a timeout during the grace period starts no second grace period", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", {
         parameters: {},
@@ -94,7 +94,7 @@ describe("ToolRunner: a soft stop", () => {
       assert.deepStrictEqual(value.abandoned, [{ kind: "handler", id: "c0", name: "deaf", ageMillis: 10 + grace }])
     }))
 
-  it.effect("law 11, R-075: an error policy that never decides is waited for no longer than the grace", () =>
+  it.effect("law 11, R-075: a stopped batch waits for an error policy that never decides no longer than the grace period", () =>
     Effect.gen(function*() {
       const never = Tool.make("never", { parameters: {}, timeout: 5, handler: () => Effect.never })
       for (const [stuck, isLeft] of [[Effect.never, false], [Effect.uninterruptible(Effect.never), true]] as const) {
@@ -114,7 +114,7 @@ describe("ToolRunner: a soft stop", () => {
       }
     }))
 
-  it.effect("law 1: a policy that decides within the grace is heard, one that decides later is not", () =>
+  it.effect("law 1: a decision of the error policy counts within the grace period, and not later", () =>
     Effect.gen(function*() {
       for (const [millis, expected] of [[50, "decided"], [105, undefined]] as const) {
         const onToolError = (_call: Message.ToolCall, _error: unknown) =>
@@ -127,7 +127,7 @@ describe("ToolRunner: a soft stop", () => {
       }
     }))
 
-  it.effect("law 11: a decoder or an encoder that never returns is waited for no longer than the grace", () =>
+  it.effect("law 11: a stopped batch waits for a decoder or an encoder that never returns no longer than the grace period", () =>
     Effect.gen(function*() {
       const stuck: Tool.Any = {
         ...Tools.echo,
@@ -145,7 +145,7 @@ describe("ToolRunner: a soft stop", () => {
       isCancelled(encoding.value)
     }))
 
-  it.effect("law 11: there is one grace period for handlers and for what writes their answers", () =>
+  it.effect("law 11: handlers and the code that writes their answers share one grace period", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", {
         parameters: {},
@@ -159,7 +159,7 @@ describe("ToolRunner: a soft stop", () => {
       assert.deepStrictEqual(value.abandoned?.map(({ id, kind }) => [id, kind]), [["c1", "hook"], ["c0", "handler"]])
     }))
 
-  it.effect("law 1: what ends after a call was answered without it changes nothing", () =>
+  it.effect("law 1: a decoder or error policy that ends after its call was answered changes nothing", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const base = { readOnly: true, parameters: Tools.anything }
@@ -193,7 +193,7 @@ describe("ToolRunner: a soft stop", () => {
       assert.strictEqual((yield* recorder.counts("late")).starts, 0)
     }))
 
-  it.effect("law 1: existing answers are kept, and the batch ends with calls that end by themselves", () =>
+  it.effect("law 1: a stopped batch keeps existing answers, and ends at once with its interruptible calls", () =>
     Effect.gen(function*() {
       const { at, value } = yield* cancelled(calling("echo", "slow"), [Tools.echo, Tools.slow(50)])
       assert.strictEqual(at, 10)

@@ -46,7 +46,7 @@ const answeredAt = (line: ReadonlyArray<readonly [number, string, string]>) =>
 const named = (abandoned: ReadonlyArray<Event.Abandoned> | undefined) => abandoned?.map(({ id, name }) => [id, name])
 
 describe("a handler whose children do not stop", () => {
-  it.effect("M-01: its answer is given at once, and its place is free one grace period later", () =>
+  it.effect("M-01: the handler is answered at once, and its place is free one grace period later", () =>
     Effect.gen(function*() {
       const tools = [parent(children.deaf), Tools.echo]
       const options = { maxConcurrency: 1, grace: 1000 }
@@ -59,7 +59,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepStrictEqual(named(value.abandoned), [["c0", "parent"]])
     }))
 
-  it.effect("M-01: a call of the next turn that came up in the same millisecond takes its place, too", () =>
+  it.effect("M-01: a call of the next turn takes the place, also when it comes up in the same millisecond", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "parent"), Script.finish("tool_calls")],
@@ -80,7 +80,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: a call behind a refused exclusive call takes the place that is given up then", () =>
+  it.effect("M-01: a call behind a refused exclusive call takes the place given up at that time", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "parent"), Script.finish("tool_calls")],
@@ -98,7 +98,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepStrictEqual(answers, [["c0", "Ok"], ["c1", "Error"], ["c2", "Ok"]])
     }))
 
-  it.effect("M-01: it keeps the permits of its keys and of the tree as long as its place, also where it has waited for them", () =>
+  it.effect("M-01: the handler keeps its keyed and application permits as long as its place, also permits it had waited for", () =>
     Effect.gen(function*() {
       const limits = [{ key: "one", permits: 1 }]
       const tools = [parent(children.deaf, { limits }), { ...Tools.echo, limits }]
@@ -117,7 +117,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: where the child ends within the grace period, its place is free then", () =>
+  it.effect("M-01: the place is free when the child ends within the grace period, or after the grace period", () =>
     Effect.gen(function*() {
       const tools = [parent(children.slow), Tools.echo]
       for (const [grace, at] of [[5000, 4010], [1000, 1010]] as const) {
@@ -133,7 +133,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: an exclusive one keeps the others out as long as its child is alive, and hangs nothing", () =>
+  it.effect("M-01: an exclusive handler keeps other calls out while its child lives, and no call hangs", () =>
     Effect.gen(function*() {
       const ended = { ...parent(children.slow), concurrency: "exclusive" } as Tool.Any
       const { line } = yield* watched(
@@ -152,7 +152,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepStrictEqual(named(value.abandoned), [["c0", "parent"]])
     }))
 
-  it.effect("M-01: one grace period, not two: the end of the run adds nothing", () =>
+  it.effect("M-01: the end of the run adds no second grace period", () =>
     Effect.gen(function*() {
       for (const [millis, at] of [[600, 1010], [5, 1010], [3000, 3000]] as const) {
         const { value, ...run } = yield* elapsed(
@@ -163,7 +163,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: a run that is stopped waits no longer for it", () =>
+  it.effect("M-01: an interrupted run waits for the child no longer than one grace period", () =>
     Effect.gen(function*() {
       for (const stopAt of [5, 510]) {
         const run = ToolRunner.run(calling("parent"), [parent(children.deaf)], { grace: 1000 })
@@ -181,23 +181,23 @@ describe("a handler whose children do not stop", () => {
     "a defect": parent(children.deaf, {
       handler: () => Effect.andThen(forking(children.deaf), Effect.die("no"))
     }),
-    "the last of some attempts": parent(children.deaf, {
+    "the last of several attempts": parent(children.deaf, {
       retry: Schedule.recurs(2),
       handler: () => Effect.andThen(forking(children.deaf), Effect.fail("no"))
     }),
-    "a value, of a handler that blocks": parent(children.deaf, { interrupt: "block" }),
-    "a value, without a time limit": parent(children.deaf, { timeout: Duration.infinity }),
+    "a value of a blocking handler": parent(children.deaf, { interrupt: "block" }),
+    "a value without a time limit": parent(children.deaf, { timeout: Duration.infinity }),
     "a denial": parent(children.deaf, { validate: () => Effect.as(forking(children.deaf), false) }),
-    "an approval that is needed": parent(children.deaf, {
+    "a needed approval": parent(children.deaf, {
       approval: () => Effect.as(forking(children.deaf), true)
     }),
-    "a value, after its gates": parent(Effect.void, {
+    "a value behind a gate with a child": parent(Effect.void, {
       authorize: () => Effect.as(forking(children.deaf), true)
     })
   }
 
   for (const [how, tool] of Object.entries(ways)) {
-    it.effect(`M-01: ${how}`, () =>
+    it.effect(`M-01: a later call starts, and the run names the handler, after ${how}`, () =>
       Effect.gen(function*() {
         const executor = Executor.layer({ execute: Executor.direct.execute })
         for (const layer of [undefined, executor]) {
@@ -213,7 +213,7 @@ describe("a handler whose children do not stop", () => {
       }))
   }
 
-  it.effect("M-01: in runs under every policy, early or not, and their result names it", () =>
+  it.effect("M-01: under every policy, early or not, a later call starts, and the result names the handler", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
         for (const readOnly of [false, true]) {
@@ -236,7 +236,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: in StreamingToolExecutor", () =>
+  it.effect("M-01: a StreamingToolExecutor starts a later call one grace period after the handler", () =>
     Effect.scoped(Effect.gen(function*() {
       const executor = yield* StreamingToolExecutor.make({ maxParallel: 1, grace: 1000 })
       yield* executor.addTool(
@@ -255,7 +255,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepStrictEqual(times, [10, 1010])
     })))
 
-  it.effect("M-01: a child that stops when its parent has ended costs nothing", () =>
+  it.effect("M-01: a child that stops when its parent has ended delays nothing", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const tool = parent(recorder.track("child")(Effect.never))
@@ -267,7 +267,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepInclude(yield* recorder.counts("child"), { starts: 2, interrupts: 2, live: 0 })
     }))
 
-  it.effect("M-01: a fiber that an encoder or a decoder left behind does not prevent an answer", () =>
+  it.effect("M-01: a fiber left behind by an encoder or a decoder does not prevent an answer", () =>
     Effect.gen(function*() {
       const leaving = <A>(value: A) => Effect.as(forking(children.deaf), value)
       const latch = yield* Latch.make(true)
@@ -287,7 +287,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: an error policy that fails the run does so at once", () =>
+  it.effect("M-01: an error policy that fails the run does so within the grace period", () =>
     Effect.gen(function*() {
       const failing: Tool.Any = {
         ...parent(children.deaf),

@@ -48,7 +48,7 @@ const offered = (given: ReadonlyArray<Tool.Any>, options: Pick<Step.Options, "to
   })
 
 describe("ToolRunner: compact tools", () => {
-  it.effect("R-079, R-053: under allm, too, help is no unknown tool", () =>
+  it.effect("R-079, R-053: under allm a help call is no unknown tool, and later calls are answered", () =>
     Effect.gen(function*() {
       const calls = [call("c0", "tool_help", { names: ["weather"] }), call("c1", "echo", { x: 1 })]
       const result = yield* ToolRunner.run(calls, tools, { policy: Policy.allm })
@@ -56,7 +56,7 @@ describe("ToolRunner: compact tools", () => {
       assert.include(String(result.messages[0]?.content), "Weather of a city")
     }))
 
-  it.effect("R-079: help is answered from the tools, without the executor, a start or the error policy", () =>
+  it.effect("R-079: a help call is answered from the tools, without the executor, a start or the error policy", () =>
     Effect.gen(function*() {
       const executed: Array<string> = []
       const executor = Executor.layer({
@@ -70,7 +70,7 @@ describe("ToolRunner: compact tools", () => {
       assert.deepStrictEqual(executed, [])
     }))
 
-  it.effect("R-079: help names those that are asked for and all compact tools when none is", () =>
+  it.effect("R-079: help describes the requested compact tools, or all compact tools without a request", () =>
     Effect.gen(function*() {
       const names = (content: unknown) =>
         (JSON.parse(String(content)) as Array<Tool.Definition>).map(({ name }) => name)
@@ -78,21 +78,21 @@ describe("ToolRunner: compact tools", () => {
       assert.deepStrictEqual(names((yield* help({ names: ["news", "echo", "ghost"] })).messages[0]?.content), ["news"])
     }))
 
-  it.effect("R-079: help for names that are no compact tools is an error that lists the compact tools", () =>
+  it.effect("R-079: help for names of no compact tool is an error that lists the compact tools", () =>
     Effect.gen(function*() {
       const { messages } = yield* help({ names: ["ghost"] })
       assert.isTrue(messages[0]?.isError)
       assert.include(String(messages[0]?.content), "weather, news")
     }))
 
-  it.effect("R-079: without a compact tool there is no help, and a tool of that name is the caller's", () =>
+  it.effect("R-079: without a compact tool there is no help tool, and a caller's tool of that name runs", () =>
     Effect.gen(function*() {
       assert.match(String((yield* help({}, [Tools.echo])).messages[0]?.content), /unknown_tool/)
       const own = { ...Tools.echo, name: "tool_help" }
       assert.strictEqual((yield* help({ x: 1 }, [...tools, own])).messages[0]?.content, "{\"x\":1}")
     }))
 
-  it.effect("R-079: a call without a required argument is answered with the usage, as a failure the handler reported", () =>
+  it.effect("R-079: a call without a required argument is answered with the usage, as a failure reported by the handler", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const tracked = { ...weather, handler: recorder.handler(() => Effect.succeed("never")) }
@@ -112,7 +112,7 @@ describe("ToolRunner: compact tools", () => {
       assert.strictEqual((yield* recorder.counts()).starts, 0)
     }))
 
-  it.effect("R-079: with its required arguments a compact tool runs; an inherited name is no argument", () =>
+  it.effect("R-079: a compact tool runs with its required arguments, and an inherited name is no argument", () =>
     Effect.gen(function*() {
       const odd = Tool.make("odd", {
         compact: true,
@@ -126,7 +126,7 @@ describe("ToolRunner: compact tools", () => {
       assert.strictEqual(messages[2]?.content, "none")
     }))
 
-  it.effect("R-079: the model receives one line for a compact tool, and the help tool", () =>
+  it.effect("R-079: the model receives one line for each compact tool, and the help tool", () =>
     Effect.gen(function*() {
       const told = yield* offered(tools)
       assert.deepStrictEqual(told.map(({ name, description }) => [name, description]).slice(0, 3), [
@@ -138,7 +138,7 @@ describe("ToolRunner: compact tools", () => {
       assert.deepStrictEqual(told.map(({ name }) => name), ["weather", "news", "echo", "tool_help"])
     }))
 
-  it.effect("R-079: a forced tool is sent in full, and a caller's own help tool replaces the default", () =>
+  it.effect("R-079: a forced compact tool is sent in full, and the caller's own help tool replaces the default", () =>
     Effect.gen(function*() {
       const [forced, other] = yield* offered(tools, { toolChoice: { name: "weather" } })
       assert.deepStrictEqual(forced, Tool.definition(weather))
