@@ -15,20 +15,20 @@ const brief = (calls: ReadonlyArray<Message.ToolCall>) =>
   calls.map((call) => [call.id, call.name, call.argumentsLost ?? call.arguments])
 
 describe("Collector: calls", () => {
-  it("R-294: a start opens a call, and a second one of the same name changes nothing", () => {
+  it("R-294: a start opens a call, and a second start of the same name changes nothing", () => {
     const state = fold([started("a", "echo")])
     assert.deepStrictEqual(Collector.toResponse(state).toolCalls.map((call) => [call.id, call.name]), [["a", "echo"]])
     assert.strictEqual(Collector.applyEvent(state, started("a", "echo")), state)
   })
 
-  it("R-295, K-03: a fragment of an unseen id opens a call without a name, which a start then names", () => {
+  it("R-295, K-03: a fragment of an unseen id opens a call without a name, and a later start names the call", () => {
     assert.deepStrictEqual(brief(callsOf([fragment("a", "{\"x\":1}")])), [["a", "", { x: 1 }]])
     assert.deepStrictEqual(brief(callsOf([fragment("a", "{\"x\":1}"), started("a", "echo")])), [["a", "echo", {
       x: 1
     }]])
   })
 
-  it("R-296: a completed call replaces its fragments, and calls stay in the order they were opened", () => {
+  it("R-296: a completed call replaces its fragments, and calls keep their opening order", () => {
     const calls = callsOf([
       started("a", "echo"),
       started("b", "echo"),
@@ -40,7 +40,7 @@ describe("Collector: calls", () => {
     assert.strictEqual(calls[0]?.rawArguments, "{\"x\":1}")
   })
 
-  it("R-296, K-04: a call that is completed twice is one call, with the last payload at the first position", () => {
+  it("R-296, K-04: a call completed twice is one call with the last payload at the first position", () => {
     const calls = callsOf([
       completed("a", "echo", { x: 1 }, { metadata: { first: true }, argumentsLost: "json_decode_error" }),
       completed("b", "echo"),
@@ -50,7 +50,7 @@ describe("Collector: calls", () => {
     assert.deepStrictEqual(calls[0]?.metadata, { second: true })
   })
 
-  it("arguments that arrive as null are empty, and those that are no object are lost", () => {
+  it("arguments that arrive as null are empty, and arguments other than objects are lost", () => {
     const odd = (args: unknown) => ({ ...completed("a", "echo"), arguments: args })
     assert.deepStrictEqual(brief(callsOf([odd(null)])), [["a", "echo", {}]])
     for (const args of ["{}", [1], 42, true]) {
@@ -60,7 +60,7 @@ describe("Collector: calls", () => {
     }
   })
 
-  it("what the adapter reports of a call is kept: metadata, loss, and that it ran at the provider", () => {
+  it("the metadata, argument loss and provider execution that an adapter reports are kept", () => {
     const [call] = callsOf([
       completed("a", "echo", {}, { metadata: { s: 1 }, argumentsLost: "missing_fragments", providerExecuted: true })
     ])
@@ -74,14 +74,14 @@ describe("Collector: calls", () => {
     ])
   })
 
-  it("a fragment after its call was completed changes nothing: completed arguments are final", () => {
+  it("a fragment after its call's completion changes nothing", () => {
     const state = fold([completed("a", "echo", { x: 1 })])
     assert.strictEqual(Collector.applyEvent(state, fragment("a", "junk")), state)
   })
 })
 
 describe("Collector: one id for two calls", () => {
-  it("R-297: another name opens a separate call, with a new id and the original one in `duplicateOf`", () => {
+  it("R-297: a completion under another name opens a separate call, with a new id and the original one in `duplicateOf`", () => {
     const calls = callsOf([completed("x", "read", { p: 1 }), completed("x", "write", { p: 2 })])
     assert.deepStrictEqual(brief(calls), [["x", "read", { p: 1 }], ["x_2", "write", { p: 2 }]])
     assert.deepStrictEqual(calls.map((call) => call.metadata), [{}, { duplicateOf: "x" }])
@@ -98,7 +98,7 @@ describe("Collector: one id for two calls", () => {
     assert.deepStrictEqual(brief(calls), [["x", "read", { p: 1 }], ["x_2", "read", { p: 2 }]])
   })
 
-  it("R-297: two calls that are open at once under one id are completed by their names", () => {
+  it("R-297: two open calls under one id are completed by their names", () => {
     const calls = callsOf([
       started("x", "read"),
       started("x", "write"),
@@ -108,7 +108,7 @@ describe("Collector: one id for two calls", () => {
     assert.deepStrictEqual(brief(calls), [["x", "read", { p: 1 }], ["x_2", "write", { p: 2 }]])
   })
 
-  it("R-297, R-343: a header that is sent again takes the fragments that follow it", () => {
+  it("R-297, R-343: fragments after a repeated header belong to the header's call", () => {
     const calls = callsOf([
       started("x", "read"),
       fragment("x", "{\"p\":"),
@@ -120,7 +120,7 @@ describe("Collector: one id for two calls", () => {
     assert.deepStrictEqual(brief(calls), [["x", "read", { p: 1 }], ["x_2", "write", { q: 2 }]])
   })
 
-  it("R-297: a fresh id never meets an id of the wire, whichever comes first", () => {
+  it("R-297: a fresh id never equals an id of the wire, whichever comes first", () => {
     const first = callsOf([completed("x_2", "a"), completed("x", "b"), completed("x", "c")])
     assert.deepStrictEqual(first.map((call) => call.id), ["x_2", "x", "x_3"])
     const last = callsOf([
@@ -141,7 +141,7 @@ describe("Collector: one id for two calls", () => {
 })
 
 describe("Collector: a repeated completion", () => {
-  it("R-297: it opens no further call, whether it repeats its arguments or leaves them out, as null or not at all", () => {
+  it("R-297: a repeated completion opens no further call, whether its arguments are repeated, null or absent", () => {
     const again = [undefined, null, "{}"].map((rawArguments) => ({ ...completed("a", "echo"), rawArguments }))
     for (const first of again) {
       for (const second of again) {
@@ -160,7 +160,7 @@ describe("Collector: a repeated completion", () => {
 describe("Collector: arguments in fragments", () => {
   const fragments: ReadonlyArray<Event.Event> = [started("a", "echo"), fragment("a", "{\"a\":"), fragment("a", "1}")]
 
-  it("R-298, K-02: fragments are parsed when the message has ended; allm leaves the arguments empty", () => {
+  it("R-298, K-02: fragments are parsed at the end of the message, and allm leaves the arguments empty", () => {
     assert.deepStrictEqual(brief(callsOf(fragments)), [["a", "echo", { a: 1 }]])
     const [call] = callsOf(fragments, Policy.allm)
     assert.deepStrictEqual(call?.arguments, {})
@@ -168,7 +168,7 @@ describe("Collector: arguments in fragments", () => {
     assert.notProperty(call, "argumentsLost")
   })
 
-  it("R-298, R-339, R-340: arguments that cannot be read are lost, with the reason", () => {
+  it("R-298, R-339, R-340: unreadable arguments are lost with a reason", () => {
     const lost = (...events: ReadonlyArray<Event.Event>) => callsOf([started("a", "echo"), ...events])[0]?.argumentsLost
     assert.strictEqual(lost(), "missing_fragments")
     assert.strictEqual(lost(fragment("a", "{\"a\":")), "json_decode_error")
@@ -178,7 +178,7 @@ describe("Collector: arguments in fragments", () => {
     assert.isUndefined(lost(fragment("a", " {} ")))
   })
 
-  it("R-298: arguments in a thousand fragments are the same, however many fragments are folded at a time", () => {
+  it("R-298: arguments in a thousand fragments are the same, however many fragments are folded at once", () => {
     const json = (id: string) => JSON.stringify({ id, text: "abcdefghi ".repeat(100) })
     const wire = Array.from(json("a"), (piece, index) => [fragment("a", piece), fragment("b", json("b")[index] ?? "")])
     const events = [started("a", "echo"), started("b", "echo"), ...wire.flat()]
@@ -217,13 +217,13 @@ describe("Collector: arguments in fragments", () => {
     assert.deepStrictEqual(Collector.toResponse(owned).toolCalls.map((call) => call.rawArguments), [json("a"), "{}"])
   })
 
-  it("R-357: after finish reason length only completed calls are whole", () => {
+  it("R-357: after finish reason length only completed calls keep their arguments", () => {
     const calls = callsOf([...fragments, completed("b", "echo", { x: 1 }), finished("length")])
     assert.deepStrictEqual(brief(calls), [["a", "echo", "truncated"], ["b", "echo", { x: 1 }]])
     assert.deepStrictEqual(calls[0]?.arguments, {})
   })
 
-  it("__proto__ in a model's arguments is dropped, however it is spelled", () => {
+  it("__proto__ in a model's arguments is dropped in every spelling", () => {
     for (const key of ["__proto__", "\\u005f_proto__", "__pr\\u006Fto__"]) {
       const [call] = callsOf([fragment("a", `{"x":{"${key}":{"admin":true}},"${key}":{"admin":true},"b":1}`)])
       assert.deepStrictEqual(Object.keys(call!.arguments), ["x", "b"], key)
@@ -234,7 +234,7 @@ describe("Collector: arguments in fragments", () => {
 })
 
 describe("Collector: the effective finish reason", () => {
-  it("R-141, R-344: calls take precedence over a finish reason that does not mention them", () => {
+  it("R-141, R-344: calls take precedence over the finish reasons stop, other and null, except under allm", () => {
     const finishOf = (reason: Parameters<typeof finished>[0], policy = Policy.standard) =>
       respond([completed("a", "echo"), finished(reason)], { policy }).finishReason
     assert.strictEqual(finishOf("stop"), "tool_calls")
@@ -246,14 +246,14 @@ describe("Collector: the effective finish reason", () => {
     assert.isNull(finishOf(null, Policy.allm))
   })
 
-  it("R-332, R-344: calls that ran at the provider outweigh nothing", () => {
+  it("R-332, R-344: provider-executed calls do not change the finish reason", () => {
     const theirs = completed("a", "search", {}, { providerExecuted: true })
     assert.strictEqual(respond([theirs, finished("stop")]).finishReason, "stop")
     assert.strictEqual(respond([theirs, completed("b", "echo"), finished("stop")]).finishReason, "tool_calls")
     assert.isNull(respond([delta("a")]).finishReason)
   })
 
-  it("R-310: a step is done by its finish reason under allm, and by having no calls to run otherwise", () => {
+  it("R-310: a step is done by its finish reason under allm, and otherwise by having no calls to run", () => {
     const done = (reason: Parameters<typeof finished>[0], hasCall: boolean, policy: Policy.Policy) =>
       Collector.isDone(policy, respond([...(hasCall ? [completed("a", "echo")] : []), finished(reason)], { policy }))
     const reasons = ["stop", "length", "content_filter", "error", "tool_calls", "other", null] as const

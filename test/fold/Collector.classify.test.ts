@@ -19,7 +19,7 @@ const brief = (calls: ReadonlyArray<Message.ToolCall>) =>
   calls.map((call) => [call.id, call.name, call.argumentsLost ?? call.arguments])
 
 describe("the type of a reply", () => {
-  it("R-330, I-01: a header and its fragments ask for tools, although no end was reported", () => {
+  it("R-330, I-01: a header and its fragments make a reply of type tool_calls, although no end was reported", () => {
     const found = classify(
       started("call_1", "get_weather"),
       fragment("call_1", "{\"ci"),
@@ -30,7 +30,7 @@ describe("the type of a reply", () => {
     assert.deepStrictEqual(found.diagnostics, [])
   })
 
-  it("R-333, I-09: nothing is a final answer without anything", () => {
+  it("R-333, I-09: a reply without events is an empty final answer", () => {
     assert.deepStrictEqual(classify(), {
       type: "final_answer",
       text: "",
@@ -41,20 +41,20 @@ describe("the type of a reply", () => {
     })
   })
 
-  it("R-331, R-344, I-08: calls outweigh the word stop, and text and thinking stay apart", () => {
+  it("R-331, R-344, I-08: calls outweigh finish reason stop, and text and thinking stay apart", () => {
     const found = classify(delta("h"), thought("t"), delta("m"), completed("a", "echo"), finished("stop"))
     const { finishReason, text, thinking, type } = found
     assert.deepStrictEqual([type, text, thinking, finishReason], ["tool_calls", "hm", "t", "tool_calls"])
   })
 
-  it("R-334: the completed text counts; empty pieces and unknown events are ignored", () => {
+  it("R-334: the completed text replaces its deltas, and empty pieces and unknown events are ignored", () => {
     const odd = [{ _tag: "Nonsense", delta: "x" }, { _tag: "TextDelta" }, null, { _tag: "RawChunk", chunk: {} }]
     const events = [delta("a"), ...odd as ReadonlyArray<any>, { _tag: "TextCompleted", id: null, text: "A" } as const]
     assert.strictEqual(Collector.classify(events).text, "A")
     assert.strictEqual(classify({ _tag: "TextDelta", id: null, delta: null as never }).text, "")
   })
 
-  it("R-332, I-10: a call of the provider's own is listed and asks for nothing", () => {
+  it("R-332, I-10: a provider-executed call is listed, and its reply is a final answer", () => {
     const found = classify(completed("a", "web_search", {}, { providerExecuted: true }), finished("stop"))
     assert.deepStrictEqual([found.type, found.finishReason], ["final_answer", "stop"])
     assert.deepStrictEqual(brief(found.toolCalls), [["a", "web_search", {}]])
@@ -62,7 +62,7 @@ describe("the type of a reply", () => {
     assert.strictEqual(both.type, "tool_calls")
   })
 
-  it("R-331, I-11: the finish reason tool_calls without a call is reported, and decides only under a policy that trusts it", () => {
+  it("R-331, I-11: finish reason tool_calls without a call is reported, and decides only under a policy that trusts finish reasons", () => {
     const found = classify(finished("tool_calls"))
     assert.deepStrictEqual([found.type, found.diagnostics], ["final_answer", [{ _tag: "NoToolCalls" }]])
     assert.strictEqual(Collector.classify([finished("tool_calls")], { policy: Policy.allm }).type, "tool_calls")
@@ -70,7 +70,7 @@ describe("the type of a reply", () => {
     assert.strictEqual(Collector.classify(calls, { policy: Policy.allm }).type, "final_answer")
   })
 
-  it("R-331: a reply that broke or was filtered asks for nothing, whatever calls it holds", () => {
+  it("R-331: a broken or filtered reply is a final answer, whatever calls it contains", () => {
     assert.strictEqual(classify(completed("a", "echo"), failed("no")).type, "final_answer")
     assert.strictEqual(classify(completed("a", "echo"), finished("content_filter")).type, "final_answer")
     assert.strictEqual(classify(failed("no"), finished("stop")).finishReason, "error")
@@ -78,7 +78,7 @@ describe("the type of a reply", () => {
     assert.strictEqual(Collector.classify([failed("no"), finished("stop")], { policy }).finishReason, "stop")
   })
 
-  it("R-346: the latest end counts, and an end without a reason changes nothing", () => {
+  it("R-346: the latest end of a message decides, and an end without a reason changes nothing", () => {
     assert.strictEqual(classify(finished("stop"), finished("length")).finishReason, "length")
     assert.strictEqual(classify(finished("length"), finished(null)).finishReason, "length")
     assert.strictEqual(classify(finished("finished" as never)).finishReason, "other")
@@ -86,7 +86,7 @@ describe("the type of a reply", () => {
 })
 
 describe("the calls of a reply", () => {
-  it("R-335, R-337, I-02: interleaved fragments are kept apart, and calls stay in the order they were opened", () => {
+  it("R-335, R-337, I-02: interleaved fragments are kept apart, and calls keep their opening order", () => {
     const found = classify(
       started("b", "second"),
       started("a", "first"),
@@ -99,14 +99,14 @@ describe("the calls of a reply", () => {
     assert.deepStrictEqual(brief(found.toolCalls), [["b", "second", { x: 1 }], ["a", "first", { y: 2 }]])
   })
 
-  it("R-336, I-03: headers without an id get ids of their own, and no two the same", () => {
+  it("R-336, I-03: headers without an id get distinct ids", () => {
     const { toolCalls } = classify(completed("", "echo"), completed("", "echo"), started("", "other"))
     const ids = toolCalls.map(({ id }) => id)
     assert.isTrue(ids.every((id) => id !== ""))
     assert.strictEqual(new Set(ids).size, ids.length)
   })
 
-  it("R-336, R-338, I-13, I-14: a call that never got a name is ignored", () => {
+  it("R-336, R-338, I-13, I-14: a call that never gets a name is ignored", () => {
     const found = classify(fragment("x", "{\"a\":1}"), started("y", ""), finished("stop"))
     assert.deepStrictEqual([found.type, found.toolCalls, found.diagnostics], ["final_answer", [], []])
   })
@@ -116,7 +116,7 @@ describe("the calls of a reply", () => {
     assert.deepStrictEqual(brief(found.toolCalls), [["a", "echo", { x: 1 }]])
   })
 
-  it("R-341, I-07: what a header brings of the arguments is their beginning", () => {
+  it("R-341, I-07: the first fragment after a header begins the arguments", () => {
     const found = classify(started("a", "echo"), fragment("a", "{"), fragment("a", "\"x\":1}"))
     assert.deepStrictEqual(brief(found.toolCalls), [["a", "echo", { x: 1 }]])
   })
@@ -131,7 +131,7 @@ describe("the calls of a reply", () => {
     assert.deepStrictEqual(brief(found.toolCalls), [["a", "first", { x: 1 }], ["a_2", "second", { y: 2 }]])
   })
 
-  it("R-342: what the wire attaches to a call is kept, also when it comes with the end of the message", () => {
+  it("R-342: metadata that the wire attaches to a call is kept, also when it arrives with the end of the message", () => {
     const early = completed("a", "echo", {}, { metadata: { gemini: { thoughtSignature: "s" } } })
     assert.deepStrictEqual(classify(early).toolCalls[0]?.metadata, { gemini: { thoughtSignature: "s" } })
     const toolCalls = [
@@ -155,7 +155,7 @@ describe("lost arguments", () => {
     return [brief(toolCalls), diagnostics] as ReadonlyArray<unknown>
   }
 
-  it("R-339, R-359, I-04: a text that is no JSON is lost, spoils no other call, and is reported by its length", () => {
+  it("R-339, R-359, I-04: arguments other than JSON are lost, affect no other call and are reported by their length", () => {
     const secret = "{\"key\":\"sk-sécret"
     const [calls, diagnostics] = lostOf(
       started("a", "first"),
@@ -171,7 +171,7 @@ describe("lost arguments", () => {
     assert.notInclude(JSON.stringify(diagnostics), "cret")
   })
 
-  it("R-359: lengths are those of UTF-8", () => {
+  it("R-359: the length of lost arguments counts UTF-8 bytes", () => {
     for (const text of ["", "a", "é", "한", "🌤", "\ud83c", "\ud83cx", "🌤é"]) {
       const [diagnostic] = classify(completed("a", "echo", {}, { rawArguments: text, argumentsLost: "truncated" }))
         .diagnostics
@@ -180,7 +180,7 @@ describe("lost arguments", () => {
     }
   })
 
-  it("M-34, R-340, I-05, I-06: a call without fragments has no arguments, as with an empty one, and lost ones in a reply that never ended", () => {
+  it("M-34, R-340, I-05, I-06: a call without fragments has empty arguments, and lost arguments in a reply that never ended", () => {
     assert.deepStrictEqual(lostOf(started("a", "echo"), fragment("a", "")), [[["a", "echo", {}]], []])
     assert.deepStrictEqual(lostOf(started("a", "echo"), finished("tool_calls")), [[["a", "echo", {}]], []])
     const missing = { _tag: "ArgumentsLost", id: "a", name: "echo", reason: "missing_fragments", bytes: 0 }
@@ -188,26 +188,26 @@ describe("lost arguments", () => {
     assert.deepStrictEqual(lostOf(completed("a", "echo")), [[["a", "echo", {}]], []])
   })
 
-  it("R-339, I-17: JSON that is no object is lost", () => {
+  it("R-339, I-17: JSON arguments other than objects are lost", () => {
     for (const text of ["[1]", "\"x\"", "1", "true"]) {
       assert.deepStrictEqual(lostOf(started("a", "echo"), fragment("a", text))[0], [["a", "echo", "not_an_object"]])
     }
   })
 
-  it("R-357, I-18: a call that the token limit cut is truncated, one that the word denies is lost all the same", () => {
+  it("R-357, I-18: arguments cut at finish reason length are lost as truncated, and under tool_calls as undecodable", () => {
     const cut = [started("a", "echo"), fragment("a", "{\"p\":\"x")]
     assert.deepStrictEqual(lostOf(...cut, finished("length"))[0], [["a", "echo", "truncated"]])
     assert.deepStrictEqual(lostOf(...cut, finished("tool_calls"))[0], [["a", "echo", "json_decode_error"]])
     assert.strictEqual(classify(...cut, finished("length")).type, "tool_calls")
   })
 
-  it("R-345: a policy may run a call with what its header brought", () => {
+  it("R-345: a policy may run a call with its header's arguments", () => {
     const policy = { ...Policy.standard, badArguments: "runWithHeaderArguments" } as const
     const { diagnostics, toolCalls } = Collector.classify([started("a", "echo"), fragment("a", "{\"p\"")], { policy })
     assert.deepStrictEqual([brief(toolCalls), diagnostics], [[["a", "echo", {}]], []])
   })
 
-  it("R-352: no text of arguments makes the reading throw", () => {
+  it("R-352: no text of arguments makes the classification throw", () => {
     for (
       const text of ["{", "}", "\u0000", "\ud800", "{\"__proto__\":1}", "[".repeat(10_000), "NaN", "{'a':1}", "//"]
     ) {
@@ -216,10 +216,10 @@ describe("lost arguments", () => {
   })
 })
 
-describe("reading events", () => {
+describe("classified events", () => {
   const events = [delta("a"), completed("b", "echo")]
 
-  it("R-330: any iterable will do", () => {
+  it("R-330: any iterable of events can be classified", () => {
     const expected = Collector.classify(events)
     function* generated() {
       yield* events
@@ -229,7 +229,7 @@ describe("reading events", () => {
     assert.deepStrictEqual(Collector.classify({ [Symbol.iterator]: generated }), expected)
   })
 
-  it("R-354, I-20: events that can be read once fail on a second reading, events in a list do not", () => {
+  it("R-354, I-20: events that can be read once fail on a second reading, and events in a list do not", () => {
     function* generated() {
       yield* events
     }
@@ -313,7 +313,7 @@ const eventOf = ({ id, kind, name, reason, text }: Piece): Event.Event => {
   }
 }
 
-describe("agreement", () => {
+describe("classification and fold", () => {
   it.effect.prop(
     "R-330, R-355: a classification equals the fold of the same events",
     [Arbitrary.array(pieces, { minLength: 0, maxLength: 12 }), oneOf(Policy.standard, Policy.allm)],

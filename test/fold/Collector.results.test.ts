@@ -41,7 +41,7 @@ const contents = (state: Collector.State) =>
   Collector.answers(state).map((message) => [message.toolCallId, message.content])
 
 describe("Collector: answers", () => {
-  it("R-305: an encoded result is the answer to its call, in call order, whichever call completed first", () => {
+  it("R-305: an encoded result answers its call, in call order, whichever call completed first", () => {
     const state = fold([...twoCalls, encoded("b", "2"), { ...encoded("a", "1"), isError: true }])
     assert.deepStrictEqual(Collector.answers(state), [
       { ...Message.tool("a", "1"), isError: true },
@@ -49,7 +49,7 @@ describe("Collector: answers", () => {
     ])
   })
 
-  it("R-306, R-193: every halt answers its call, the first call's decides", () => {
+  it("R-306, R-193: every halt answers its call, and the first call's halt decides", () => {
     const state = fold([...twoCalls, halted("b", "second"), asked("a")])
     assert.deepStrictEqual(contents(state), [["a", "<awaiting user response>"], ["b", "{\"v\":1}"]])
     assert.deepStrictEqual(Collector.halt(state), {
@@ -60,7 +60,7 @@ describe("Collector: answers", () => {
     })
   })
 
-  it("R-306, R-060: under completion precedence the halt that was first decides", () => {
+  it("R-306, R-060: under completion precedence the earliest halt decides", () => {
     const policy: Policy.Policy = { ...Policy.standard, haltPrecedence: "completion" }
     const state = fold([...twoCalls, halted("b", "second"), asked("a")], { thread, policy })
     assert.deepStrictEqual(Collector.halt(state), {
@@ -78,7 +78,7 @@ describe("Collector: answers", () => {
     assert.deepStrictEqual(contents(fold([completed("a", "echo"), broken])), [["a", "broken"]])
   })
 
-  it("R-313, R-192: a tool error halts without a result, with the exception of the policy if there was one", () => {
+  it("R-313, R-192: a tool error halts without a result, and keeps an exception of onToolError", () => {
     const plain = fold([completed("a", "echo"), halted("a", "tool_error")])
     assert.deepStrictEqual(Collector.halt(plain), { haltedReason: "tool_error", haltToolCallId: "a" })
     assert.isTrue(Collector.answers(plain)[0]?.isError)
@@ -90,7 +90,7 @@ describe("Collector: answers", () => {
     })
   })
 
-  it("nothing halted, nothing decides", () => {
+  it("a fold without a halt has no deciding halt", () => {
     assert.isUndefined(Collector.halt(fold([...twoCalls, encoded("a", "1")])))
   })
 })
@@ -98,7 +98,7 @@ describe("Collector: answers", () => {
 describe("Collector: step results", () => {
   const response = respond(twoCalls)
 
-  it("R-307: a completed step is derived from what was folded before it, and its fields are reset", () => {
+  it("R-307: a completed step is derived from the events folded before, and its fields are reset", () => {
     const longer = Thread.append(thread, [Message.assistant("x")])
     const state = fold([
       delta("x"),
@@ -137,7 +137,7 @@ describe("Collector: step results", () => {
     assert.isUndefined(Collector.halt(state))
   })
 
-  it("R-307, R-204: metadata is kept from step to step, usage is each step's own", () => {
+  it("R-307, R-204: metadata carries over from step to step, and usage does not", () => {
     const state = fold([
       finished("stop", { metadata: { tier: "fast" }, usage: Response.usage({ inputTokens: 1 }) }),
       stepEnd(response),
@@ -147,14 +147,14 @@ describe("Collector: step results", () => {
     assert.isNull(Collector.toResponse(state).usage)
   })
 
-  it("R-307: the mode shows only when it is manual and there was something to run", () => {
+  it("R-307: a step shows its mode only when the mode is manual and calls were to run", () => {
     const stepOf = (event: Event.Event) => fold([event]).steps[0]!
     assert.strictEqual(stepOf(stepEnd(response, { mode: "manual" })).mode, "manual")
     assert.notProperty(stepOf(stepEnd(response)), "mode")
     assert.notProperty(stepOf(stepEnd(respond([delta("a")]), { mode: "manual" })), "mode")
   })
 
-  it("R-307, R-180: manual calls show when there are some, and not beside a halt", () => {
+  it("R-307, R-180: a step shows its manual calls, but not beside a halt", () => {
     const calls = response.toolCalls
     assert.notProperty(fold([stepEnd(response)]).steps[0], "manualToolCalls")
     assert.deepStrictEqual(fold([stepEnd(response, { manualToolCalls: calls })]).steps[0]?.manualToolCalls, calls)
@@ -164,7 +164,7 @@ describe("Collector: step results", () => {
     assert.deepInclude(step, { halt, done: true })
   })
 
-  it("R-307, R-310: without a verdict of the loop a step is done when it halted or has nothing to run", () => {
+  it("R-307, R-310: a step without a verdict of the loop is done when it halted or has nothing to run", () => {
     assert.isTrue(fold([...twoCalls, halted("a", "r"), stepEnd(response)]).steps[0]?.done)
     assert.strictEqual(fold([...twoCalls, halted("a", "r"), stepEnd(response)]).steps[0]?.halt?.haltedReason, "r")
     assert.isFalse(fold([stepEnd(response)]).steps[0]?.done)
@@ -178,7 +178,7 @@ describe("Collector: step results", () => {
     assert.deepStrictEqual(fold(hidden).steps[0]?.toolResults.map((message) => message.toolCallId), ["a", "b"])
   })
 
-  it("R-311, K-06: a response needs no thread, step and chat results are defects without one", () => {
+  it("R-311, K-06: a response needs no thread, and step and chat results are defects without a thread", () => {
     const state = fold([delta("a"), failed("lost")], {})
     assert.strictEqual(Collector.toResponse(state).outputText, "a")
     assert.strictEqual(Collector.toResponse(state).error, "lost")
@@ -186,7 +186,7 @@ describe("Collector: step results", () => {
     assert.throws(() => Collector.toChatResult(state), /toChatResult needs the thread/)
   })
 
-  it("a step in progress is what has been folded of it", () => {
+  it("the result of a step in progress contains the events folded so far", () => {
     const step = Collector.toStepResult(fold([delta("a"), ...twoCalls, encoded("a", "1")]))
     assert.strictEqual(step.response.outputText, "a")
     assert.deepStrictEqual(step.toolResults, [Message.tool("a", "1")])
@@ -198,13 +198,13 @@ describe("Collector: step results", () => {
 describe("Collector: chat results", () => {
   const response = respond([delta("x"), finished("stop", { usage: Response.usage({ inputTokens: 2 }) })])
 
-  it("R-308: the completed chat is its own result", () => {
+  it("R-308: the fold of a completed chat returns the chat's own result", () => {
     const result = Collector.chatResult({ thread, steps: [], outcome: { _tag: "Completed", finishReason: "stop" } })
     const state = fold([failed("late"), { _tag: "ChatCompleted", result }])
     assert.strictEqual(Collector.toChatResult(state), result)
   })
 
-  it("R-312, K-07: a stream that was cut is cancelled, even if its last step looked complete", () => {
+  it("R-312, K-07: a cut stream is cancelled, even if its last step looked complete", () => {
     const result = Collector.toChatResult(fold([delta("x"), finished("stop"), stepEnd(response, { done: true })]))
     assert.deepStrictEqual(result.outcome, { _tag: "Cancelled", reason: "interrupt" })
     assert.strictEqual(result.haltedReason, "cancelled")
@@ -213,14 +213,14 @@ describe("Collector: chat results", () => {
     assert.deepStrictEqual(result.usage, Response.usage({ inputTokens: 2 }))
   })
 
-  it("R-312, R-189: a stream that was cut after an error failed with it", () => {
+  it("R-312, R-189: a stream cut after an error has failed with that error", () => {
     const result = Collector.toChatResult(fold([delta("par"), failed("lost")]))
     assert.deepStrictEqual(result.outcome, { _tag: "Failed", error: "lost" })
     assert.strictEqual(result.haltedReason, "error")
     assert.strictEqual(result.finalResponse?.outputText, "par")
   })
 
-  it("R-312: the final response is the last step's, else what there is of the first, else null", () => {
+  it("R-312: the final response is the last step's response, else the first step's partial response, else null", () => {
     const cut = (...events: ReadonlyArray<Event.Event>) => Collector.toChatResult(fold(events)).finalResponse
     assert.isNull(cut())
     assert.strictEqual(cut(delta("a"))?.outputText, "a")
@@ -229,7 +229,7 @@ describe("Collector: chat results", () => {
     assert.strictEqual(cut(stepEnd(response), delta("later")), response)
   })
 
-  it("R-204: the usage of a chat is the sum of its steps'", () => {
+  it("R-204: a chat's usage is the sum of its steps' usage", () => {
     const step = Collector.toStepResult(fold([stepEnd(response)]))
     const result = Collector.chatResult({
       thread,

@@ -21,7 +21,7 @@ import {
 import { deepFreeze } from "../support/frozen.ts"
 
 describe("Collector: pure and total", () => {
-  it("R-290, K-05: unknown tags and malformed payloads give the same state back", () => {
+  it("R-290, K-05: unknown tags and malformed payloads return the same state", () => {
     const state = fold([delta("a"), started("c0", "echo"), encoded("c0", "1")])
     const nonsense: ReadonlyArray<unknown> = [
       null,
@@ -104,7 +104,7 @@ describe("Collector: pure and total", () => {
     }
   })
 
-  it("R-290: a fragment is of the call whose header came last, also in a branch", () => {
+  it("R-290: a fragment belongs to the call with the latest header, also in a branch", () => {
     const headers = [started("a", "x"), started("a", "y"), started("a", "x")]
     const branches = headers.map((header) => [...headers, header, fragment("a", "1")])
     for (const events of branches) {
@@ -117,7 +117,7 @@ describe("Collector: pure and total", () => {
     }
   })
 
-  it("R-290: a state that is frozen is folded onto, and a state is the same however its text was cut", () => {
+  it("R-290: a frozen state can be folded further, and a state is the same however its text was cut", () => {
     const pieces = Array.from({ length: 70 }, (_, index) => delta(`${index} `))
     const state = deepFreeze(pieces.reduce(Collector.applyEvent, Collector.initial({ thread })))
     const written = JSON.stringify(state)
@@ -126,7 +126,7 @@ describe("Collector: pure and total", () => {
     assert.deepStrictEqual(Collector.applyAll(Collector.initial({ thread }), pieces), state)
   })
 
-  it("folding all events at once, one by one and in place gives the same state", () => {
+  it("events folded at once, one by one and in place give the same state", () => {
     const events = [
       delta("a"),
       started("c0", "echo"),
@@ -148,19 +148,19 @@ const snapshot = (state: Collector.State) =>
   JSON.stringify([Collector.toResponse(state), Collector.answers(state), Collector.halt(state), state.steps])
 
 describe("Collector: text", () => {
-  it("R-292, K-01: deltas are appended, and the completed text replaces them", () => {
+  it("R-292, K-01: deltas are appended, and the completed text replaces the deltas", () => {
     assert.strictEqual(respond([delta("ab"), delta("c")]).outputText, "abc")
     const whole: Event.Event = { _tag: "TextCompleted", id: null, text: "AB!" }
     assert.strictEqual(respond([delta("ab"), delta("c"), whole]).outputText, "AB!")
     assert.strictEqual(respond([delta("ab"), whole, delta("?")]).outputText, "AB!?")
   })
 
-  it("R-293: the ids of texts do not keep them apart", () => {
+  it("R-293: texts with different ids are joined into one text", () => {
     const events = [{ ...delta("a"), id: "1" }, { ...delta("b"), id: "2" }, { ...delta("c"), id: "1" }]
     assert.strictEqual(respond(events).outputText, "abc")
   })
 
-  it("no text at all is null, an empty completed text is empty", () => {
+  it("a reply without text has null, and an empty completed text is empty", () => {
     assert.isNull(respond([]).outputText)
     assert.strictEqual(respond([{ _tag: "TextCompleted", id: null, text: "" }]).outputText, "")
   })
@@ -174,7 +174,7 @@ describe("Collector: text", () => {
 })
 
 describe("Collector: the end of a message", () => {
-  it("R-299: the message, its finish reason, its metadata and its usage are taken", () => {
+  it("R-299: the end of a message sets the response's message, finish reason, usage, id, model and metadata", () => {
     const response = respond([
       finished("stop", {
         rawFinishReason: "end_turn",
@@ -193,7 +193,7 @@ describe("Collector: the end of a message", () => {
     assert.deepStrictEqual(response.metadata, { tier: "fast" })
   })
 
-  it("O-32: usage, id and model are fields of the end of a message, and nothing of its metadata is taken for them", () => {
+  it("O-32: usage, id and model are fields of a message's end, and are never taken from its metadata", () => {
     const of = (fields: object) => {
       const { id, metadata, model, usage } = respond([finished("stop", fields as never)])
       return { id, metadata, model, usage }
@@ -214,7 +214,7 @@ describe("Collector: the end of a message", () => {
     }
   })
 
-  it("R-299: a finish reason of null leaves the one before, metadata is merged, odd usage is ignored", () => {
+  it("R-299: a null finish reason keeps the earlier reason, metadata is merged, and odd usage is ignored", () => {
     const response = respond([
       finished("length", { metadata: { a: 1 }, usage: Response.usage({ inputTokens: 1 }) }),
       finished(null, { metadata: { b: 2 }, usage: 5 as never })
@@ -225,13 +225,13 @@ describe("Collector: the end of a message", () => {
     assert.deepStrictEqual(response.usage, Response.usage({ inputTokens: 1 }))
   })
 
-  it("R-348: a finish reason outside the closed set is other, and its word is kept", () => {
+  it("R-348: an unknown finish reason becomes other, and its raw word is kept", () => {
     const response = respond([{ ...finished(null), finishReason: "pause_turn" }])
     assert.strictEqual(response.finishReason, "other")
     assert.strictEqual(response.rawFinishReason, "pause_turn")
   })
 
-  it("R-300: a raw chunk with usage replaces the usage, any other raw chunk is ignored", () => {
+  it("R-300: a raw chunk with usage replaces the usage, and any other raw chunk is ignored", () => {
     const chunk = (value: unknown): Event.Event => ({ _tag: "RawChunk", chunk: value })
     const response = respond([
       chunk({ usage: { inputTokens: 1, outputTokens: 1 } }),
@@ -251,21 +251,21 @@ describe("Collector: the end of a message", () => {
     assert.strictEqual(response.finishReason, "stop")
   })
 
-  it("the request id of a response is the one the fold was started with", () => {
+  it("a response has the request id given at the start of the fold", () => {
     assert.strictEqual(respond([], { requestId: "q" }).requestId, "q")
     assert.isNull(respond([], {}).requestId)
   })
 })
 
 describe("Collector: errors", () => {
-  it("R-304: an error is kept with finish reason error, and later events still fold", () => {
+  it("R-304: an error sets finish reason error, and later events still fold", () => {
     const response = respond([delta("par"), failed("lost"), delta("tial")])
     assert.strictEqual(response.error, "lost")
     assert.strictEqual(response.finishReason, "error")
     assert.strictEqual(response.outputText, "partial")
   })
 
-  it("R-304: an error of undefined is an error", () => {
+  it("R-304: an error with value undefined is an error", () => {
     assert.property(respond([failed(undefined)]), "error")
     assert.notProperty(respond([]), "error")
   })
@@ -318,7 +318,7 @@ describe("Collector: work", () => {
     }
   }
 
-  it("R-290, R-353: reads each event a fixed number of times, and parses each call once, at the end", () => {
+  it("R-290, R-353: the fold reads each event a fixed number of times, and parses each call once, at the end", () => {
     const events: ReadonlyArray<Event.Event> = [
       started("c0", "echo"),
       fragment("c0", "{\"x\":\""),
@@ -334,7 +334,7 @@ describe("Collector: work", () => {
     assert.strictEqual(response.outputText, "z".repeat(many))
   })
 
-  it("R-353: one event at a time, text leaves the lists of the state alone", () => {
+  it("R-353: folding a single text event leaves the lists of the state unchanged", () => {
     const state = Fold.applied(Fold.initial(Policy.standard), [completed("c0", "echo"), encoded("c0", "1")])
     const next = Fold.applied(state, [delta("a")])
     assert.notStrictEqual(next, state)

@@ -155,7 +155,7 @@ const within = (event: Event.PublicEvent): Published =>
 const runs = [["as emitted", all], ["in wire form", wired]] as const
 
 describe("Event.toPublic", () => {
-  it("W-12: the canaries are in the events", () => {
+  it("W-12: the events of the test contain the canaries", () => {
     const inside = placesIn(all.map(Event.toWire))
     for (const place of ["raw chunk", "detail", "metadata"]) assert.include(inside, place)
     for (const level of ["outer", "middle", "inner"]) {
@@ -173,7 +173,7 @@ describe("Event.toPublic", () => {
       const how = `${form}, ${calls === undefined ? "without" : "with"} calls`
       const given = calls === undefined ? {} : { calls }
 
-      it(`W-12: under "names" nothing but the outer text and the questions to the user is published, ${how}`, () => {
+      it(`W-12: under "names" only the outer text and the questions to the user are published, ${how}`, () => {
         const published = publicOf(events, { publish: "names", ...given })
         assert.deepStrictEqual(placesIn(published), [
           "inner opts",
@@ -213,7 +213,7 @@ describe("Event.toPublic", () => {
         ])
       })
 
-      it(`W-12: under "none" nothing of a call is published, not even its name, ${how}`, () => {
+      it(`W-12: under "none" no part of a call is published, not even its name, ${how}`, () => {
         const published = publicOf(events, { publish: "none", ...given })
         assert.deepStrictEqual(placesIn(published), ["outer text"])
         const written = JSON.stringify(published)
@@ -231,7 +231,7 @@ describe("Event.toPublic", () => {
         }
       })
 
-      it(`W-12: survives JSON unchanged, ${how}`, () => {
+      it(`W-12: a published event survives JSON unchanged, ${how}`, () => {
         for (const publish of ["all", "names", "none"] as const) {
           for (const event of publicOf(events, { publish, publishReasoning: true, at: 5, runId: "r", ...given })) {
             assert.deepStrictEqual(throughJson(event), event)
@@ -241,7 +241,7 @@ describe("Event.toPublic", () => {
       })
     }
 
-    it(`W-12: reasoning is published on demand, and that of a run inside with all of its call only, ${form}`, () => {
+    it(`W-12: reasoning is published on demand, and a nested run's reasoning only with its whole call, ${form}`, () => {
       const reasoningIn = (options: Event.PublicOptions) =>
         placesIn(publicOf(events, options)).filter((place) => place.endsWith("reasoning"))
       assert.deepStrictEqual(reasoningIn({}), [])
@@ -254,7 +254,7 @@ describe("Event.toPublic", () => {
     })
   }
 
-  it("W-12: by a function, a call is published as its tool says, and never more than the calls around it", () => {
+  it("W-12: under a function a call is published as its tool says, and never more than the calls around it", () => {
     const publicBy = (extents: { readonly [tool: string]: Event.Publish }, fallback: Event.Publish = "none") =>
       publicOf(nested, { publish: (tool) => extents[tool] ?? fallback, calls: new Map() })
     const levelsIn = (published: Published) =>
@@ -281,7 +281,7 @@ describe("Event.toPublic", () => {
     assert.notInclude(JSON.stringify(only), "dies")
   })
 
-  it("W-12: by a function and without calls, an event that does not name its tool is not published", () => {
+  it("W-12: under a function and without calls, an event that does not name its tool is not published", () => {
     const encoded: Event.Event = { _tag: "ToolResultEncoded", id: "c", content: canary("answer") }
     const publish = (): Event.Publish => "all"
     assert.isUndefined(Event.toPublic(encoded, { publish }))
@@ -289,7 +289,7 @@ describe("Event.toPublic", () => {
     assert.deepStrictEqual(Event.toPublic(encoded, { publish, calls }), encoded)
   })
 
-  it("W-12: an extent that does not exist publishes nothing", () => {
+  it("W-12: an unknown extent is a defect, and publishes nothing when a function returns such an extent", () => {
     const event: Event.Event = { _tag: "ToolExecutionStarted", id: "c", name: "works", arguments: {} }
     assert.throws(
       () => Event.toPublic(event, { publish: "some" as Event.Publish }),
@@ -298,7 +298,7 @@ describe("Event.toPublic", () => {
     assert.isUndefined(Event.toPublic(event, { publish: () => undefined as unknown as Event.Publish }))
   })
 
-  it("W-12: a call that waits inside a call which is not published is not published, whatever is around it", () => {
+  it("W-12: a waiting call is not published when any call on its path is unpublished", () => {
     const suspension: Event.Suspension = {
       id: "a/b/q",
       path: ["a", "b", "q"],
@@ -316,7 +316,7 @@ describe("Event.toPublic", () => {
     assert.isUndefined(publicBy("other", new Map([["a", { name: "agent", calls: new Map() }]])))
   })
 
-  it("W-12: the id of a suspension names the run and the calls that lead to it, at any depth", () => {
+  it("W-12: a suspension's id names the run and the calls that lead to the suspension, at any depth", () => {
     const names = publicOf(nested, { runId: "run" }).flatMap(within).flatMap((event) =>
       event._tag === "AskUserRequested" ? event.suspensions.map(({ id }) => id) : []
     )
@@ -327,7 +327,7 @@ describe("Event.toPublic", () => {
     ])
   })
 
-  it("W-12: the question about a call whose effect is not known quotes its arguments, and is published with them", () => {
+  it("W-12: the question about a call with an unknown effect quotes its arguments, and is published only with the arguments", () => {
     const suspension: Event.Suspension = {
       id: "c",
       kind: "unknown",
@@ -350,7 +350,7 @@ describe("Event.toPublic", () => {
     assert.deepStrictEqual(placesIn(Event.toPublic(event, {})), ["arguments"])
   })
 
-  it("W-12: the reason for lost arguments is published, and their text with all of the call", () => {
+  it("W-12: the reason for lost arguments is published, and their text only with the whole call", () => {
     const event: Event.Event = {
       _tag: "ToolCallCompleted",
       id: "c",
@@ -375,7 +375,7 @@ describe("Event.toPublic", () => {
     })
   })
 
-  it("W-12: facts of calls are published with their names", () => {
+  it("W-12: facts about calls are published with the calls' names", () => {
     const facts: Events = [
       { _tag: "ToolQueued", id: "c", name: "works", reason: "key" },
       { _tag: "ToolExecutionStarted", id: "c", name: "works", arguments: {}, attempt: 2, replayed: true },
@@ -388,7 +388,7 @@ describe("Event.toPublic", () => {
     ])
   })
 
-  it("W-12: an error has a code and one sentence, and the id by which the log is searched", () => {
+  it("W-12: a published error has a code, one sentence and the id for searching the log", () => {
     assert.deepStrictEqual(Event.toPublic({ _tag: "Error", error: refused }, { runId: "run" }), {
       _tag: "Error",
       error: {
@@ -450,11 +450,11 @@ const response: Response.Response = {
 
 /** Progress that is no event of a run, or looks like one. */
 const malformed: ReadonlyArray<readonly [what: string, progress: unknown]> = [
-  ["nothing", undefined],
+  ["no value", undefined],
   ["a BigInt", 12n],
   ["a symbol", Symbol("s")],
   ["a function", () => 1],
-  ["numbers that JSON has not", [Number.NaN, Infinity, -0]],
+  ["numbers without a JSON form", [Number.NaN, Infinity, -0]],
   ["a list", [{ _tag: "TextDelta", id: null, delta: "x" }]],
   ["a cycle", circular],
   ["a list in itself", list],
@@ -479,14 +479,14 @@ const malformed: ReadonlyArray<readonly [what: string, progress: unknown]> = [
   ],
   ["plain members of the prototype", JSON.parse("{\"__proto__\":{\"a\":1},\"constructor\":{\"prototype\":{\"a\":1}}}")],
   ["a tag of the prototype", { _tag: "constructor" }],
-  ["texts that are none", { _tag: "TextDelta", id: 1n, delta: 2n }],
-  ["names that are none", { _tag: "ToolExecutionStarted", id: "c", name: { text: canary("name") } }],
-  ["ids that are none", { _tag: "ToolQueued", id: [canary("id")], name: "n", reason: canary("reason") }],
-  ["a reason that is none", { _tag: "ToolQueued", id: "c", name: "n", reason: canary("reason") }],
-  ["an attempt that is none", { _tag: "ToolExecutionStarted", id: "c", name: "n", attempt: Number.NaN }],
+  ["text fields of another type", { _tag: "TextDelta", id: 1n, delta: 2n }],
+  ["a name of another type", { _tag: "ToolExecutionStarted", id: "c", name: { text: canary("name") } }],
+  ["an id of another type", { _tag: "ToolQueued", id: [canary("id")], name: "n", reason: canary("reason") }],
+  ["an unknown reason", { _tag: "ToolQueued", id: "c", name: "n", reason: canary("reason") }],
+  ["an attempt of NaN", { _tag: "ToolExecutionStarted", id: "c", name: "n", attempt: Number.NaN }],
   ["a negative zero", { _tag: "ToolExecutionStarted", id: "c", name: "n", attempt: -0 }],
-  ["a code that is none", { _tag: "ToolResultEncoded", id: "c", code: canary("code"), isError: canary("flag") }],
-  ["an outcome that is none", { _tag: "ChatCompleted", result: { outcome: { _tag: canary("outcome") } } }],
+  ["an unknown code", { _tag: "ToolResultEncoded", id: "c", code: canary("code"), isError: canary("flag") }],
+  ["an unknown outcome", { _tag: "ChatCompleted", result: { outcome: { _tag: canary("outcome") } } }],
   ["an outcome with texts", {
     _tag: "ChatCompleted",
     result: { outcome: { _tag: "Halted", reason: canary("reason"), haltToolCallId: "c", haltResult: canary("result") } }
@@ -495,19 +495,19 @@ const malformed: ReadonlyArray<readonly [what: string, progress: unknown]> = [
     _tag: "ChatCompleted",
     result: { outcome: { _tag: "Cancelled", reason: canary("reason") } }
   }],
-  ["a finish reason that is none", { _tag: "MessageCompleted", message: {}, finishReason: canary("finish") }],
-  ["a usage that is none", {
+  ["an unknown finish reason", { _tag: "MessageCompleted", message: {}, finishReason: canary("finish") }],
+  ["a malformed usage", {
     _tag: "StepCompleted",
     response: { ...response, usage: { inputTokens: Infinity, outputTokens: canary("usage"), secret: canary("usage") } }
   }],
-  ["times without end", {
+  ["an infinite time", {
     _tag: "ToolApprovalRequested",
     toolCallId: "c",
     toolName: "n",
     arguments: {},
     expiresAt: Infinity
   }],
-  ["a kind that is none", {
+  ["an unknown kind", {
     _tag: "ToolSuspended",
     toolCallId: "c",
     toolName: "n",
@@ -523,7 +523,7 @@ describe("Event.toPublic: malformed progress", () => {
     for (const depth of [0, 1]) {
       const inner: Event.Event = { _tag: "ToolProgress", id: "i", name: "inner", progress }
       const event: Event.Event = depth === 0 ? inner : { _tag: "ToolProgress", id: "o", name: "outer", progress: inner }
-      it(`W-12: ${what}, ${depth === 0 ? "of a call" : "of a call inside another"}, is plain JSON, and no text without its call`, () => {
+      it(`W-12: progress with ${what}, ${depth === 0 ? "of a call" : "of a call inside another"}, becomes plain JSON without misplaced texts`, () => {
         for (const publish of ["all", "names", "none"] as const) {
           const published = Event.toPublic(event, { publish, ...(depth === 0 ? {} : { calls: new Map() }) })
           if (published === undefined) continue
@@ -539,13 +539,13 @@ describe("Event.toPublic: malformed progress", () => {
     }
   }
 
-  it("W-12: a run in itself is published to a depth that has an end", () => {
+  it("W-12: a progress event inside itself is not published", () => {
     assert.isUndefined(Event.toPublic(circular as unknown as Event.Event))
   })
 })
 
-describe("Event.toPublic: a run that is resumed", () => {
-  it.effect("W-12: a question about an effect has its arguments with all of the call only", () =>
+describe("Event.toPublic: a resumed run", () => {
+  it.effect("W-12: a question about an unknown effect has its arguments only with the whole call", () =>
     Effect.gen(function*() {
       const events = yield* upToCallStarted(canary("arguments"))
       assert.isTrue(events.some(({ _tag }) => _tag === "ToolSuspended"))

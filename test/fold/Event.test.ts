@@ -189,7 +189,7 @@ const unwritten = (event: Event.Event): object => {
 }
 
 describe("Event", () => {
-  it("M-21: every event is decoded from its wire form unchanged, except for what earlier events contain", () => {
+  it("M-21: an event decoded from its wire form is unchanged, except for what earlier events contain", () => {
     for (const event of samples) {
       const received = Event.fromWire(JSON.parse(JSON.stringify(Event.toWire(event))))
       const expected = JSON.parse(JSON.stringify(Event.toWire(unwritten(event) as Event.Event))) as unknown
@@ -198,7 +198,7 @@ describe("Event", () => {
     }
   })
 
-  it("every tag has a sample, a guard and a case, and these are the tags of the union", () => {
+  it("every tag of the union has a sample and a guard", () => {
     const tagsOfUnion = [...new Set(samples.map((event) => event._tag))].toSorted()
     assert.deepStrictEqual([...Event.Event.discriminants].toSorted(), tagsOfUnion)
     assert.deepStrictEqual(Object.keys(Event.guards).toSorted(), tagsOfUnion)
@@ -211,14 +211,14 @@ describe("Event", () => {
     }
   })
 
-  it("match hands an event to the case of its tag, and to no other", () => {
+  it("match passes an event to the case of its tag, and to no other", () => {
     const cases = Object.fromEntries(
       Event.Event.discriminants.map((tag) => [tag, (event: Event.Event) => [tag, event]])
     )
     for (const event of samples) assert.deepStrictEqual(Event.match(event, cases as any), [event._tag, event] as any)
   })
 
-  it("R-126: an adapter emits the first ten tags only", () => {
+  it("R-126: an adapter emits only the first ten tags", () => {
     assert.deepStrictEqual([...Event.AdapterEvent.discriminants], [
       "MessageStarted",
       "TextDelta",
@@ -234,7 +234,7 @@ describe("Event", () => {
   })
 
   for (const [index, event] of samples.entries()) {
-    it(`survives JSON: sample ${index}, ${event._tag}`, () => {
+    it(`an event survives JSON: sample ${index}, ${event._tag}`, () => {
       assert.deepStrictEqual(decode(throughJson(encode(event))), event)
     })
   }
@@ -273,7 +273,7 @@ describe("Event: values without a JSON form", () => {
     })
   })
 
-  it("numbers out of JSON, identifiers, functions, dates and cycles have a rendering", () => {
+  it("non-finite numbers, big integers, symbols, functions, dates and cycles have a rendering", () => {
     const cyclic: { name: string; self?: unknown } = { name: "me" }
     cyclic.self = cyclic
     const rendered = encodedChunk([Number.NaN, 10n, Symbol.for("not_found"), undefined, new Date(0), cyclic])
@@ -290,7 +290,7 @@ describe("Event: values without a JSON form", () => {
     assert.deepStrictEqual(encodedChunk([shared, shared]), [shared, shared], "a value that stands twice is no cycle")
   })
 
-  it("a value that throws when it is read is reported as unreadable, and the rest is kept", () => {
+  it("a value that throws on reading is reported as unreadable, and the rest is kept", () => {
     const hostile = {
       get secret(): never {
         throw new Error("no")
@@ -306,7 +306,7 @@ describe("Event: values without a JSON form", () => {
     })
   })
 
-  it("a value that refers to one value from many places, or that is deep, has an end", () => {
+  it("a value with many references to one value is truncated, and so is a deep value", () => {
     let wide: unknown = "x"
     let deep: unknown = "x"
     for (let level = 0; level < 60; level++) wide = [wide, wide]
@@ -315,7 +315,7 @@ describe("Event: values without a JSON form", () => {
     assert.include(JSON.stringify(encodedChunk(deep)), "[Too deep]")
   })
 
-  it("__proto__ in arguments is a member like any other and changes no prototype", () => {
+  it("__proto__ in arguments changes no prototype", () => {
     const args = JSON.parse("{\"__proto__\":{\"admin\":true},\"x\":{\"__proto__\":{\"admin\":true}}}")
     const event: Event.Event = { _tag: "ToolExecutionStarted", id: "c0", name: "echo", arguments: args }
     const back = decode(throughJson(encode(event))) as Event.Of<"ToolExecutionStarted">

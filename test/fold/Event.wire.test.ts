@@ -28,8 +28,8 @@ const added = (events: ReadonlyArray<Event.Event>) =>
     ...only(events, "ChatCompleted")
   ].map(({ messages = [] }) => transcript({ messages, metadata: {} }))
 
-describe("Event: what a step added", () => {
-  it.effect("M-21: a step has the messages that it added, and only these", () =>
+describe("Event: the messages of a step", () => {
+  it.effect("M-21: a step has the messages that it added, and no others", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([callEcho, callEcho, answer], { tools: [echo] })
       assert.deepStrictEqual(added(events), [
@@ -45,7 +45,7 @@ describe("Event: what a step added", () => {
       assert.deepStrictEqual(added(step.events), [["assistant(let me see)", "TM(c0,{\"x\":1})"]])
     }))
 
-  it.effect("M-21: the prompt of a last, structured answer belongs to the step it introduces", () =>
+  it.effect("M-21: the prompt of a structured final answer belongs to the step that it introduces", () =>
     Effect.gen(function*() {
       const responseFormat: Adapter.ResponseFormat = { type: "json_object" }
       const options = { tools: [echo], responseFormat, structuredFinalize: true, finalizePrompt: "now" }
@@ -58,7 +58,7 @@ describe("Event: what a step added", () => {
       ])
     }))
 
-  it.effect("M-21: the question that a run ends with follows its last step", () =>
+  it.effect("M-21: the question that ends a run follows its last step", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([toolCall("c0", "ask"), finish("tool_calls")], { tools: [ask] })
       const [step, end] = added(events)
@@ -67,7 +67,7 @@ describe("Event: what a step added", () => {
       assert.strictEqual(Message.text(result.thread.messages.at(-1)!), "Which city?")
     }))
 
-  it.effect("M-21: failed and manual calls are in their step as they are in the thread", () =>
+  it.effect("M-21: a step has its failed and manual calls as the thread has them", () =>
     Effect.gen(function*() {
       const calls = [toolCall("c0", "boom"), toolCall("c1", "appr", {}), finish("tool_calls")]
       const { events } = yield* chatOf([calls], { tools: [boom, appr] })
@@ -88,9 +88,9 @@ class Untyped
 /** Values that `JSON.stringify` loses, refuses or does not end with, and what each is written as. */
 const values: ReadonlyArray<readonly [name: string, value: unknown, written: unknown]> = [
   ["a BigInt", { n: 12n, list: [2n ** 70n] }, { n: "12", list: ["1180591620717411303424"] }],
-  ["numbers that JSON has not", [Number.NaN, Infinity, -Infinity, -0], ["NaN", "Infinity", "-Infinity", 0]],
-  ["nothing", { a: undefined, b: null, list: [undefined] }, { b: null, list: [null] }],
-  ["nothing at all", undefined, null],
+  ["numbers without a JSON form", [Number.NaN, Infinity, -Infinity, -0], ["NaN", "Infinity", "-Infinity", 0]],
+  ["undefined members", { a: undefined, b: null, list: [undefined] }, { b: null, list: [null] }],
+  ["undefined", undefined, null],
   ["symbols and functions", [Symbol("s"), Symbol.for("t"), () => 1, Map], [
     "Symbol(s)",
     "Symbol(t)",
@@ -156,7 +156,7 @@ const values: ReadonlyArray<readonly [name: string, value: unknown, written: unk
     }),
     "[unreadable]"
   ],
-  ["a proxy that was revoked", revoked(), "[unreadable]"],
+  ["a revoked proxy", revoked(), "[unreadable]"],
   ["a name of the prototype", JSON.parse("{\"a\":{\"__proto__\":{\"x\":1}},\"constructor\":1}"), {
     a: {},
     constructor: 1
@@ -255,13 +255,13 @@ const survives = (event: Event.Event): void => {
 
 describe("Event.toWire", () => {
   for (const [name, value, written] of values) {
-    it(`M-21: ${name} is plain data at every depth`, () => {
+    it(`M-21: the wire form of ${name} is plain data at every depth`, () => {
       assert.deepStrictEqual(plain(value), written)
       for (const event of around(value)) survives(event)
     })
   }
 
-  it("M-21: a cycle is cut, and a value that is there twice without a cycle is encoded twice", () => {
+  it("M-21: a cycle is cut, and a value referred to twice without a cycle is encoded twice", () => {
     assert.deepStrictEqual(plain(circle()), { a: 1, own: "[circular]", list: ["[circular]"] })
     const shared = { a: 1 }
     assert.deepStrictEqual(plain([shared, { shared }]), [{ a: 1 }, { shared: { a: 1 } }])
@@ -299,7 +299,7 @@ describe("Event.toWire", () => {
       assert.lengthOf(wire.split(json), 3)
     }))
 
-  it("M-33, M-21: arguments inside arguments without an end are cut", () => {
+  it("M-33, M-21: endlessly nested arguments are cut", () => {
     let endless: unknown = "end"
     for (let level = 0; level < 100_000; level++) endless = { arguments: endless }
     const written = JSON.stringify(plain(endless))
@@ -308,7 +308,7 @@ describe("Event.toWire", () => {
     for (const event of around(endless)) survives(event)
   })
 
-  it("M-21: a long text is whole, and texts that no string could hold are cut", () => {
+  it("M-21: a long text stays whole, and texts beyond a string's limit are cut", () => {
     const long = "x".repeat(5_000_000)
     assert.strictEqual(plain(long), long)
     const wire = JSON.stringify(plain(Array.from({ length: 1000 }, () => long)))
@@ -316,7 +316,7 @@ describe("Event.toWire", () => {
     assert.include(wire, "[truncated]")
   })
 
-  it("M-21: an error has its fields at every depth, and never its cause, stack, request or response", () => {
+  it("M-21: an error keeps its fields at every depth, and never its cause, stack, request or response", () => {
     const error = new Adapter.AdapterError({ reason: "rate_limited", status: 429, cause: new Error("secret") })
     for (const event of around(error)) {
       const wire = JSON.stringify(Event.toWire(event))
@@ -326,7 +326,7 @@ describe("Event.toWire", () => {
     assert.include(JSON.stringify(Event.toWire({ _tag: "Error", error })), "\"reason\":\"rate_limited\"")
   })
 
-  it("M-21: a value that is no event in wire form is refused with the name of its field", () => {
+  it("M-21: a value that is not an event in wire form is refused with the name of its field", () => {
     const message = (wire: unknown): string => {
       try {
         return Event.fromWire(wire)._tag
@@ -352,7 +352,7 @@ describe("Event.toWire", () => {
 })
 
 describe("Collector.fromWire", () => {
-  it("M-21: an unknown event is ignored, and the rest is folded", () => {
+  it("M-21: an unknown event is ignored, and the other events are folded", () => {
     const wires = [null, { _tag: "Later" }, { _tag: "TextDelta", id: null, delta: "a" }, { _tag: "TextDelta" }, "x"]
     assert.strictEqual(Collector.fromWire("go", wires).finalResponse?.outputText, "a")
     assert.throws(() => Collector.fromWire([{ role: "robot" as "user", content: "x" }], []), /messages\[0\]\.role/)
@@ -365,7 +365,7 @@ describe("Collector.fromWire", () => {
       assert.deepStrictEqual(steps.map(plain), [plain(step)])
     }))
 
-  it.effect("M-21: operations of a session fold to their results", () =>
+  it.effect("M-21: the events of a session operation fold to its result", () =>
     Effect.gen(function*() {
       const said = Message.user("Oslo")
       const with_ = (
@@ -447,7 +447,7 @@ const bytes = (values: ReadonlyArray<unknown>): number =>
 
 describe("Event: growth", () => {
   it.live(
-    "M-21: the wire form grows with what happened, also where a nested run shows its events",
+    "M-21: the wire form grows in proportion to the steps, also where a nested run shows its events",
     () =>
       Effect.gen(function*() {
         const steps = [50, 100, 200]

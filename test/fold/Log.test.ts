@@ -21,8 +21,8 @@ const isAsked = (thread: Thread.Thread) => Object.getOwnPropertyDescriptor(threa
 /** The last so many texts. */
 const latest = (thread: Thread.Thread, count: number) => thread.messages.slice(-count).map(Message.text)
 
-describe("Log", () => {
-  it("a thread of few messages is plain data, and one of many makes its list when it is asked", () => {
+describe("Log: threads of a run", () => {
+  it("a thread with few messages is plain data, and a thread with many makes its list when it is read", () => {
     let thread = Thread.empty
     for (const [index, message] of said.entries()) {
       thread = Log.appendedShared(thread, [message])
@@ -31,7 +31,7 @@ describe("Log", () => {
     assert.deepStrictEqual(thread, before)
   })
 
-  it("a thread of a run looks like any other", () => {
+  it("a thread of a run reads, compares, clones and prints like a plain thread", () => {
     const asked = Log.appendedShared(before, [Message.user("a")])
     const thread = Log.appendedShared(asked, [Message.assistant("b")])
     const plain = { messages: [...said, Message.user("a"), Message.assistant("b")], metadata: {} }
@@ -45,7 +45,7 @@ describe("Log", () => {
     assert.deepStrictEqual(latest(asked, 2), ["127", "a"])
   })
 
-  it("a thread of a run has nothing beside its messages and its metadata", () => {
+  it("a thread of a run has no keys beside its messages and its metadata", () => {
     const thread = Log.appendedShared(Log.appendedShared(before, [Message.user("a")]), [Message.assistant("b")])
     const plain = { messages: [...said, Message.user("a"), Message.assistant("b")], metadata: {} }
     Log.appendedShared(thread, [Message.user("not yet said")])
@@ -55,7 +55,7 @@ describe("Log", () => {
     assert.strictEqual(Formatter.format(thread), Formatter.format(plain))
   })
 
-  it("a thread of a run can be frozen with all that it holds, and read through a proxy", () => {
+  it("a thread of a run can be frozen deeply and read through a proxy", () => {
     const thread = deepFreeze(
       Log.appendedShared(Log.appendedShared(before, [Message.user("a")]), [Message.assistant("b")])
     )
@@ -79,7 +79,7 @@ describe("Log", () => {
     assert.deepStrictEqual(threads.map(({ messages }) => messages.map(Message.text)), expected)
   })
 
-  it("a thread as plain data has the same messages, and one that is plain already is itself", () => {
+  it("a thread as plain data has the same messages, and a plain thread is returned unchanged", () => {
     const thread = Log.appendedShared(before, [Message.user("a")])
     const plain = Log.plain(thread)
     assert.deepStrictEqual(plain, { messages: [...said, Message.user("a")], metadata: {} })
@@ -87,7 +87,7 @@ describe("Log", () => {
     assert.strictEqual(Log.plain(plain), plain)
   })
 
-  it("a thread whose end was written anew looks like any other, and leaves the others as they were", () => {
+  it("a thread with a rewritten end reads like a plain thread, and leaves other threads unchanged", () => {
     let thread = before
     let plain = before.messages
     const kept: Array<readonly [Thread.Thread, ReadonlyArray<Message.Message>]> = []
