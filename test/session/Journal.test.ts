@@ -22,7 +22,7 @@ const said = (text: string): Journal.Record => ({ _tag: "MessagesAppended", mess
 describe("Session.Store: memory", () => {
   Conformance.register(StoreSuite.all, Session.Store.layerMemory, it)
 
-  it.effect("appending to a long journal takes no longer than to a short one: nothing of it is touched", () =>
+  it.effect("an append to a long journal takes no longer than an append to a short journal", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       let touched = 0
@@ -40,8 +40,8 @@ describe("Session.Store: memory", () => {
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
 
-describe("a store that has a session's version and not its records", () => {
-  it.live("M-25: opening reads it once more, and reports that the journal is damaged", () =>
+describe("a store with a session's version and without its records", () => {
+  it.live("M-25: Session.open reads such a journal once more, and reports the journal as damaged", () =>
     Effect.gen(function*() {
       let reads = 0
       const store: Journal.Service = {
@@ -61,7 +61,7 @@ describe("a store that has a session's version and not its records", () => {
 describe("the text of a record", () => {
   const { fromText, toText } = Journals
 
-  it.effect("M-26: names its version, and is refused at another; a record without a version is read at every one", () =>
+  it.effect("M-26: a record's text names its version and is refused at another version, and a text without a version is read at every version", () =>
     Effect.gen(function*() {
       const text = yield* toText("s", said("a"), 3)
       assert.deepStrictEqual(yield* fromText("s", text, 3), said("a"))
@@ -79,7 +79,7 @@ describe("the text of a record", () => {
 describe("the text of a call", () => {
   const { fromText, toText } = Journals
 
-  it.effect("has its arguments once, unless the text that the model wrote says something else", () =>
+  it.effect("a call's text has the arguments once, unless the raw arguments of the model differ", () =>
     Effect.gen(function*() {
       for (const rawArguments of ["{ \"line\": 7 }", "{\"line\": 8}", "{\"line\":"]) {
         const toolCall = { ...Message.toolCall("c0", "read", { line: 7 }), rawArguments }
@@ -151,7 +151,7 @@ describe("a long journal", () => {
     )
   }
 
-  it.effect("M-27: a session that was loaded is plain data", () =>
+  it.effect("M-27: a loaded session is plain data", () =>
     Effect.gen(function*() {
       const kept = yield* Effect.provideService(Session.load("s"), Session.Store, yield* written(200, turn))
       const thread = kept === undefined ? {} : kept.session.thread
@@ -159,8 +159,8 @@ describe("a long journal", () => {
     }))
 })
 
-describe("a record that is too large", () => {
-  it.effect("D-26: ends the operation, by the name of the record and of its call; 1 MB is kept", () =>
+describe("an oversized record", () => {
+  it.effect("D-26: an oversized record ends the operation with the name of the record and its call, and 1 MB is kept", () =>
     Effect.gen(function*() {
       const dump = Tool.make("dump", {
         parameters: { megabytes: Schema.Finite },
@@ -197,8 +197,8 @@ describe("a record that is too large", () => {
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
 
-describe("a reply that is too large", () => {
-  it.effect("D-26: ends the operation with its arguments, and none of its calls starts", () =>
+describe("an oversized reply", () => {
+  it.effect("D-26: an oversized reply ends the operation, and none of its calls starts", () =>
     Effect.gen(function*() {
       let runs = 0
       const take = Tool.make("take", {
@@ -230,9 +230,9 @@ const broken = (change: (store: Journal.Service) => Partial<Journal.Service>) =>
     Effect.map(Session.Store, (store) => ({ ...store, ...change(store) }))
   ).pipe(Layer.provide(Session.Store.layerMemory))
 
-describe("the suite", () => {
+describe("the conformance suite for stores", () => {
   const faults: Record<string, readonly [layer: Layer.Layer<Session.Store>, expected: string]> = {
-    "last writer wins": [
+    "appends at any version": [
       broken((store) => ({
         append: (id, _expected, records, options) =>
           Effect.flatMap(store.version(id), (version) => store.append(id, version, records, options))
@@ -253,18 +253,18 @@ describe("the suite", () => {
       })),
       "all succeed, with adjacent records"
     ],
-    "one journal for all": [
+    "one journal for all sessions": [
       broken((store) => ({
         append: (_id, expected, records, options) => store.append("all", expected, records, options),
         read: (_id, after) => store.read("all", after)
       })),
       "sessions are separate"
     ],
-    "a page too few": [
+    "a missing page": [
       broken((store) => ({ read: (id, after) => Stream.take(store.read(id, after), 128) })),
       "read whole"
     ],
-    "reading from the start": [broken((store) => ({ read: (id) => store.read(id) })), "after the given version"],
+    "reads that begin at the start": [broken((store) => ({ read: (id) => store.read(id) })), "after the given version"],
     "work that is never done": [
       broken((store) => ({ unfinished: Stream.map(store.list(), (listed) => listed.id) })),
       "if the summary of its last append says so"
@@ -290,7 +290,7 @@ describe("the suite", () => {
       })),
       "if the summary of its last append says so"
     ],
-    "a message that is not found": [
+    "a submitted message that is not found": [
       broken((store) => ({
         append: (id, expected, records, options = {}) =>
           store.append(id, expected, records, { summary: { next: "nothing", status: "idle" }, ...options })
@@ -303,11 +303,11 @@ describe("the suite", () => {
       })),
       "each summary field"
     ],
-    "a list of every status": [
+    "a list that ignores the status": [
       broken((store) => ({ list: ({ prefix = "" } = {}) => store.list({ prefix }) })),
       "with a status return only its sessions"
     ],
-    "counts of a status that was": [
+    "counts of an earlier status": [
       broken((store) => {
         const first = new Map<string, Session.Status>()
         return {
@@ -330,8 +330,8 @@ describe("the suite", () => {
       })),
       "since when its work is left"
     ],
-    "a list of everything": [broken((store) => ({ list: () => store.list() })), "only ids with the prefix"],
-    "nothing removed": [broken(() => ({ truncate: () => Effect.void })), "begins with the snapshot"],
+    "a list that ignores the prefix": [broken((store) => ({ list: () => store.list() })), "only ids with the prefix"],
+    "truncations that remove nothing": [broken(() => ({ truncate: () => Effect.void })), "begins with the snapshot"],
     "a truncation that does not look for a snapshot": [
       broken(() => ({ truncate: () => Effect.void })),
       "dies, and removes nothing"
@@ -464,7 +464,7 @@ describe("the suite", () => {
       broken((store) => ({ claim: (id, owner, term) => store.claim(id.toLowerCase(), owner, term) })),
       "differing only in case"
     ],
-    "the same unfinished sessions first": [
+    "claims of always the same unfinished sessions": [
       broken((store) => ({
         claimUnfinished: (owner, term, limit) =>
           Stream.runCollect(Stream.filterEffect(
@@ -477,7 +477,7 @@ describe("the suite", () => {
   }
 
   for (const [fault, [layer, expected]] of Object.entries(faults)) {
-    it.effect(`finds a store with ${fault}`, () =>
+    it.effect(`the suite finds a store with ${fault}`, () =>
       Effect.gen(function*() {
         const failures = yield* Conformance.failures(StoreSuite.all, layer).pipe(
           Effect.provideService(StoreSuite.Passing, TestClock.adjust)

@@ -3,8 +3,8 @@ import { assert, describe, it } from "@effect/vitest"
 import { SessionError } from "../../src/internal/session/data.ts"
 import { runErrorOf } from "../../src/internal/session/records.ts"
 
-describe("the error of a run", () => {
-  it("N-12: has the reason of a session's error, and the tag and message of another one", () => {
+describe("the error of a run in a journal", () => {
+  it("N-12: a session error gives its reason, and any other error gives its tag and message", () => {
     const expired = new SessionError({ reason: "expired", detail: "the time is up" })
     assert.deepStrictEqual(runErrorOf(expired), { reason: "expired", detail: "the time is up" })
     assert.deepStrictEqual(runErrorOf({ _tag: "Broken", message: "no" }), { reason: "Broken", detail: "no" })
@@ -13,7 +13,7 @@ describe("the error of a run", () => {
     assert.deepStrictEqual(runErrorOf(undefined), { reason: "unknown", detail: "undefined" })
   })
 
-  it("N-12: shows no secret of a URL, also where the limit cuts it", () => {
+  it("N-12: the error of a run shows no secret of a URL, also where the limit cuts the URL", () => {
     const url = "https://ann:secret@host/?access_token=secret&page=1"
     for (const before of [0, 9_985, 9_990, 190]) {
       const text = `${"x".repeat(before)} ${url}`
@@ -24,7 +24,7 @@ describe("the error of a run", () => {
     }
   })
 
-  it("N-12: is whole text, and reads errors that throw when they are read", () => {
+  it("N-12: the error of a run ends with a whole character, and an error that throws on reading is unknown", () => {
     const { detail } = runErrorOf({ message: `${"x".repeat(9_999)}\u{1F600}` })
     assert.strictEqual(detail, "x".repeat(9_999))
     const hostile = {

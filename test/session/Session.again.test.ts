@@ -21,8 +21,8 @@ const recordsOf = (id: string) =>
 const opened = (tools: ReadonlyArray<Tool.Any>) =>
   Effect.flatMap(Session.open("s"), (kept) => Session.keep(kept, (session) => Session.reply(session, "go", { tools })))
 
-describe("the second of something in a session", () => {
-  it.effect("a call that starts before its reply is whole is recorded with the call, in each turn", () =>
+describe("repetitions within one operation", () => {
+  it.effect("the start of a call that precedes its whole reply is recorded with the call, in each turn", () =>
     Effect.gen(function*() {
       const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })
       const turn = (id: string) => [Script.toolCall(id, "look"), Script.delay(50), Script.finish("tool_calls")]
@@ -42,7 +42,7 @@ describe("the second of something in a session", () => {
       assert.deepStrictEqual(started, [["a", true, "a"], ["b", true, "b"], ["c", true, "c"]])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("a nested run that failed has its journal continued by the next one with its input, each time", () =>
+  it.effect("the next nested run with the same input continues the journal of a failed nested run, each time", () =>
     Effect.gen(function*() {
       let asked = 0
       const calling = [Script.toolCall("c0", "sub"), Script.finish("tool_calls")]

@@ -28,11 +28,11 @@ const models = {
   })
 }
 
-describe("M-04: a model that cannot be asked after approved calls have run", () => {
+describe("M-04: a model that fails after approved calls have run", () => {
   const approved = Effect.flatMap(after("pay:p1"), (session) => Session.approve(session, "p1"))
 
   for (const [what, model] of Object.entries(models)) {
-    it.effect(`one that ${what} ends the operation as failed, with what has run`, () =>
+    it.effect(`a model that ${what} ends the operation as failed, and the session keeps the approved calls' answers`, () =>
       Effect.gen(function*() {
         const { pay, runs } = payer()
         const session = yield* approved
@@ -67,7 +67,7 @@ describe("M-04: a model that cannot be asked after approved calls have run", () 
       }))
   }
 
-  it.effect("with a store, with what was said, and after the replies that were asked for again", () =>
+  it.effect("a kept session keeps the answers and the user's message when all repeated replies fail", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const options = { tools: [pay], requestId: "r" }
@@ -90,7 +90,7 @@ describe("M-04: a model that cannot be asked after approved calls have run", () 
       assert.lengthOf(runs, 1)
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("a first reply that calls an unknown tool is no failure of the operation either", () =>
+  it.effect("a first reply that calls an unknown tool ends the run as failed, and the approved calls have run", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const session = yield* approved
@@ -104,7 +104,7 @@ describe("M-04: a model that cannot be asked after approved calls have run", () 
       assert.lengthOf(runs, 1)
     }))
 
-  it.effect("where no approved call has run it is a failure, and the session is as it was", () =>
+  it.effect("an operation without approved calls fails with the adapter's error", () =>
     Effect.gen(function*() {
       const session = yield* after("ask:q")
       const failure = yield* Effect.flip(Session.reply(session, "Oslo")).pipe(
@@ -151,16 +151,16 @@ describe("R-457: a reply to a question that is not in the thread", () => {
 
   const states = {
     "of an approved call": askedByApproved,
-    "that stood beside a call which was settled first": Effect.flatMap(
+    "beside a call that was settled first": Effect.flatMap(
       after("ask:q", "appr:m"),
       (session) => Session.answer(session, "m", "result")
     ),
-    "that stood beside an approved call": besideApproved,
-    "of a stream that was cut before it was said": cutBeforeTheQuestionWasSaid
+    "beside an approved call": besideApproved,
+    "of a stream cut before the question was said": cutBeforeTheQuestionWasSaid
   }
 
   for (const [what, state] of Object.entries(states)) {
-    it.effect(`answers a question ${what} where it waits`, () =>
+    it.effect(`a reply answers a question ${what} in the place of its call`, () =>
       Effect.gen(function*() {
         const { pay } = payer()
         const options = { tools: [pay], requestId: "r" }
@@ -199,7 +199,7 @@ describe("R-457: a reply to a question that is not in the thread", () => {
       }).pipe(Effect.provide(Session.Store.layerMemory)))
   }
 
-  it.effect("counts by the type of the question", () =>
+  it.effect("a reply to a typed question outside the thread must fit the type", () =>
     Effect.gen(function*() {
       const session = yield* Effect.flatMap(
         after("many:t", "appr:m"),
@@ -212,8 +212,8 @@ describe("R-457: a reply to a question that is not in the thread", () => {
     }))
 })
 
-describe("M-44: a reply that answers a question while an approved call waits to run", () => {
-  it.effect("the question is open, or has its answer, wherever its stream is cut", () =>
+describe("M-44: a reply to a question while an approved call waits to run", () => {
+  it.effect("a cut stream leaves the question open before its answer event, and answered after that event", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const session = yield* besideApproved
@@ -231,7 +231,7 @@ describe("M-44: a reply that answers a question while an approved call waits to 
       }
     }))
 
-  it.effect("so it is wherever its journal ends, and open again where the run failed before a call started", () =>
+  it.effect("a cut journal has the answer, and a run that failed before any call started opens the question again", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const session = yield* besideApproved
@@ -258,7 +258,7 @@ describe("M-44: a reply that answers a question while an approved call waits to 
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("a question that is in the thread is open where the stream of its reply is cut", () =>
+  it.effect("a question in the thread stays open where the stream of its reply is cut before the step ends", () =>
     Effect.gen(function*() {
       const session = yield* after("ask:q")
       const events = yield* Session.streamReply(session, "Oslo", { requestId: "r" }).pipe(
@@ -277,7 +277,7 @@ describe("M-44: a reply that answers a question while an approved call waits to 
 })
 
 describe("Session.approve with arguments", () => {
-  it.effect("M-33: arguments of more than 256 levels are refused, and the call goes on waiting", () =>
+  it.effect("M-33: arguments of more than 256 levels are refused, and the call can still be approved", () =>
     Effect.gen(function*() {
       const nested = (levels: number): Message.ToolCall["arguments"] => levels === 1 ? {} : { a: nested(levels - 1) }
       const session = yield* after("pay:p1")
@@ -292,7 +292,7 @@ describe("Session.approve with arguments", () => {
     }))
 })
 
-describe("M-44: an approved call that ended in a run which was cut", () => {
+describe("M-44: an approved call that ended in a cut run", () => {
   const secret = "s3cr3t"
   const request = HttpClientRequest.get(`https://api.test/v1?key=${secret}`, { headers: { "x-custom-token": secret } })
   const refused = new HttpClientError.TransportError({ request, description: "refused" })
@@ -335,7 +335,7 @@ describe("M-44: an approved call that ended in a run which was cut", () => {
     session.thread.messages.find(({ toolCallId }) => toolCallId === id)
 
   for (const tool of ending) {
-    it.effect(`keeps its answer as it was written: ${tool.name}`, () =>
+    it.effect(`the journal of a cut run keeps the approved call's answer as written: ${tool.name}`, () =>
       Effect.gen(function*() {
         const { answer, approved, tools } = yield* prepared(tool)
         const options = { tools, requestId: "r" }
@@ -376,7 +376,7 @@ describe("M-44: an approved call that ended in a run which was cut", () => {
         assert.strictEqual(killed.status, tool.name === "asks" ? "awaiting_user" : "idle")
       }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-    it.effect(`so does the fold of its stream, wherever that is cut: ${tool.name}`, () =>
+    it.effect(`the fold of a cut stream keeps the approved call's answer as written: ${tool.name}`, () =>
       Effect.gen(function*() {
         const { answer, approved, tools } = yield* prepared(tool)
         const events = yield* Session.streamContinue(approved, null, { tools, requestId: "r" }).pipe(
@@ -401,10 +401,10 @@ describe("M-44: an approved call that ended in a run which was cut", () => {
   }
 })
 
-describe("M-03: an effect that asks for the stop and does not end by itself", () => {
+describe("M-03: a cancel effect that never ends", () => {
   const deaf = Effect.uninterruptible(Effect.never)
 
-  it.effect("is named in the result of an operation with approved calls, and in that of a kept session", () =>
+  it.effect("a cancel effect that never ends is named in the result, with approved calls and in a kept session", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const session = yield* Effect.flatMap(after("pay:p1"), (session) => Session.approve(session, "p1"))
@@ -433,7 +433,7 @@ describe("M-03: an effect that asks for the stop and does not end by itself", ()
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 })
 
-describe("law 9: an answer that is no plain JSON", () => {
+describe("law 9: an answer other than plain JSON", () => {
   const revoked = () => {
     const { proxy, revoke } = Proxy.revocable({}, {})
     revoke()
@@ -459,7 +459,7 @@ describe("law 9: an answer that is no plain JSON", () => {
   }
 
   for (const [name, value] of Object.entries(values)) {
-    it.effect(`is the same whether the session is kept or loaded: ${name}`, () =>
+    it.effect(`a kept session and the loaded session have the same answer: ${name}`, () =>
       Effect.gen(function*() {
         const given = yield* Session.keep(
           yield* kept("s", after("appr:m", "ask:q")),
@@ -477,7 +477,7 @@ describe("law 9: an answer that is no plain JSON", () => {
       }).pipe(Effect.provide(Session.Store.layerMemory)))
   }
 
-  it.effect("and cannot be read is refused", () =>
+  it.effect("an unreadable answer is refused", () =>
     Effect.gen(function*() {
       const session = yield* after("appr:m", "ask:q", "pay:p")
       const refused = [
@@ -493,7 +493,7 @@ describe("law 9: an answer that is no plain JSON", () => {
 })
 
 describe("V-07: the answer of an approved call", () => {
-  it.effect("is shown before the model replies", () =>
+  it.effect("an approved call's answer is shown before the model replies", () =>
     Effect.gen(function*() {
       const slow = Effect.as(Effect.sleep("10 millis"), "paid")
       const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => slow })

@@ -57,7 +57,7 @@ for (const calls of [1, 2, 3]) {
 describe("a store that does not answer", () => {
   for (const tag of ["RunStarted", "StepCompleted", "CallStarted", "CallEnded", "RunEnded"]) {
     for (const how of ["cancel", "deadline", "interrupt"] as const) {
-      it.effect(`M-03: ${how}, while the append of ${tag} never ends`, () =>
+      it.effect(`M-03: a run stopped by ${how} ends although the append of ${tag} never ends`, () =>
         Effect.gen(function*() {
           leaves("writes")
           const kept = yield* Session.open("s")
@@ -88,7 +88,7 @@ describe("a store that does not answer", () => {
   }
 
   for (const how of ["cancel", "deadline", "interrupt"] as const) {
-    it.effect(`M-03: ${how}, beside a handler that does not stop either, takes one grace period and not two`, () =>
+    it.effect(`M-03: a run stopped by ${how} beside a handler that does not stop takes one grace period and not two`, () =>
       Effect.gen(function*() {
         leaves("writes")
         const kept = yield* Session.open("s")
@@ -120,7 +120,7 @@ describe("a store that does not answer", () => {
 })
 
 describe("approved calls", () => {
-  it.effect("M-07: a handler that does not stop is named, whether the operation calls a model afterwards or not", () =>
+  it.effect("M-07: an approved call's handler that does not stop is named, whether or not the operation calls a model afterwards", () =>
     Effect.gen(function*() {
       const pay = Tool.make("pay", {
         parameters: {},

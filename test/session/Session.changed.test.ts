@@ -74,8 +74,8 @@ const resumed = (records: ReadonlyArray<Journal.Record>, options: Options) =>
     return { result, answers, suspensions: after.session.suspensions, ran: [...ran] }
   }).pipe(Effect.provide([Script.layer([done, done]), prefixed("s", records)]))
 
-describe("a run that is resumed by a changed program", () => {
-  it.effect("O-44: a manual call that a stop has answered is not handed out again", () =>
+describe("a run resumed by a changed program", () => {
+  it.effect("O-44: a manual call answered by a stop is not handed out again", () =>
     Effect.gen(function*() {
       const tools = [slow, byHand]
       const records = yield* cutRun(["slow:a", "byHand:b"], { tools, grace: 100, cancel: Effect.sleep(10) }, ended("b"))
@@ -84,7 +84,7 @@ describe("a run that is resumed by a changed program", () => {
       assert.match(answers["b"] ?? "", /not run/)
     }))
 
-  it.effect("D-03: a run that was stopped, and killed before its end was recorded, ends as cancelled", () =>
+  it.effect("D-03: a stopped run that was killed before its end was recorded ends as cancelled", () =>
     Effect.gen(function*() {
       const tools = [slow]
       const records = yield* cutRun(
@@ -96,7 +96,7 @@ describe("a run that is resumed by a changed program", () => {
       assert.strictEqual(result._tag === "Success" && result.success.value.result.outcome._tag, "Cancelled")
     }))
 
-  it.effect("O-45: the answer of a call stays, and a started call is unknown, where their tool is manual by now", () =>
+  it.effect("O-45: a call's answer stays, and a started call is unknown, where their tool has become manual", () =>
     Effect.gen(function*() {
       const answered = yield* cutRun(["pay:a"], { tools: [pay] }, ended("a"))
       const kept = yield* resumed(answered, { tools: [payByHand] })
@@ -108,7 +108,7 @@ describe("a run that is resumed by a changed program", () => {
       assert.isEmpty(unknown.suspensions)
     }))
 
-  it.effect("O-71: under mode manual, an answered call stays and a started one is unknown; only the others are handed over", () =>
+  it.effect("O-71: under mode manual an answered call stays, a started call is unknown, and only the other calls are handed over", () =>
     Effect.gen(function*() {
       const records = yield* cutRun(
         ["pay:a", "slow:b", "byHand:c"],
@@ -121,14 +121,14 @@ describe("a run that is resumed by a changed program", () => {
       assert.deepStrictEqual(suspensions.map(({ id, kind }) => [id, kind]), [["c", "manual"]])
     }))
 
-  it.effect("O-71: a turn whose calls are all answered is no manual one: the model is asked next", () =>
+  it.effect("O-71: under mode manual a turn whose calls are all answered continues with the model", () =>
     Effect.gen(function*() {
       const records = yield* cutRun(["pay:a"], { tools: [pay] }, ended("a"))
       const { result } = yield* resumed(records, { tools: [pay], mode: "manual" })
       assert.isTrue(result._tag === "Success" && result.success.value.result.outcome._tag === "Completed")
     }))
 
-  it.effect("O-72: a policy that fails turns decides about calls that were only asked for", () =>
+  it.effect("O-72: a policy that fails turns decides only about calls that have not started", () =>
     Effect.gen(function*() {
       const policy: Policy.Policy = { ...Policy.standard, unknownTool: "failTurn", start: "afterTurn" }
       const answered = yield* cutRun(["pay:a"], { tools: [pay] }, ended("a"))
@@ -144,7 +144,7 @@ describe("a run that is resumed by a changed program", () => {
       assert.isTrue(result._tag === "Failure" && `${result.failure}`.includes("byHand"))
     }))
 
-  it.effect("O-73: a call that had started is never called not run, also where a stop meets the repeated reply", () =>
+  it.effect("O-73: a started call is never answered as not run, also where a stop meets the repeated reply", () =>
     Effect.gen(function*() {
       const records = yield* cutRun(["pay:a"], { tools: [pay] }, started("a"))
       const { answers } = yield* resumed(records, {
@@ -179,7 +179,7 @@ describe("a run that is resumed by a changed program", () => {
       }).pipe(Effect.provide(Layer.merge(Script.layer([calling("pay:a"), done]), Session.Store.layerMemory))))
   }
 
-  it.effect("D-03: what an approved call adds to the context is known behind a whole step of the resumed run", () =>
+  it.effect("D-03: an approved call's context update is known after a whole step of the resumed run", () =>
     Effect.gen(function*() {
       const guarded = Tool.make("pay", {
         parameters: {},
@@ -216,7 +216,7 @@ describe("a run that is resumed by a changed program", () => {
       assert.deepStrictEqual(seen, [true])
     }))
 
-  it.effect("O-74: an approved call that is handed over, and another one that ends the run: both are answered, for the reducer too", () =>
+  it.effect("O-74: an approved call that is handed over and another call that ends the run are both answered, also by the reducer", () =>
     Effect.gen(function*() {
       const guarded = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
       const stop = Tool.make("stop", {
@@ -246,7 +246,7 @@ describe("a run that is resumed by a changed program", () => {
       assert.deepStrictEqual(awaited.session, folded.session)
     }).pipe(Effect.provide(Script.layer([calling("pay:a", "stop:b")]))))
 
-  it.effect("D-12: a stopped run ends with its open turn, also where its tools are gone: the table says how each call ends", () =>
+  it.effect("D-12: a stopped run ends its open turn although its tools are gone, and each call ends by its recorded state", () =>
     Effect.gen(function*() {
       const guarded = Tool.make("guarded", { parameters: {}, approval: true, handler: () => Effect.succeed(1) })
       const later = Tool.make("later", { parameters: {}, concurrency: "exclusive", handler: () => Effect.succeed(1) })
@@ -274,10 +274,10 @@ describe("an operation that cannot ask the model", () => {
     "no adapter": [{ tools: [pay] }, "missing_adapter"],
     "two tools of one name": [{ tools: [pay, payByHand] }, "invalid_request"],
     "a temperature of another type": [{ tools: [pay], temperature: "hot" as never }, "invalid_request"],
-    "a choice of no tool": [{ tools: [pay], toolChoice: { name: "other" } }, "invalid_request"]
+    "an unknown tool choice": [{ tools: [pay], toolChoice: { name: "other" } }, "invalid_request"]
   }
   for (const [fault, [options, reason]] of Object.entries(faults)) {
-    it.effect(`leaves nothing in the journal, and approved calls as they are: ${fault}`, () =>
+    it.effect(`an operation with ${fault} writes nothing to the journal and leaves approved calls unchanged`, () =>
       Effect.gen(function*() {
         ran.length = 0
         const guarded = Tool.make("pay", {

@@ -620,8 +620,8 @@ const printed = (cells: ReadonlyArray<Cell>, words: ReadonlyArray<string>): stri
 
 const ids = "O-44, O-45, O-71 to O-74, W-30"
 
-describe("a call whose run was killed, and is resumed by a program that has changed", () => {
-  it.effect(`${ids}: each single change comes to what the table says`, () =>
+describe("a call of a killed run that a changed program resumes", () => {
+  it.effect(`${ids}: each single change has the outcome of the table`, () =>
     Effect.gen(function*() {
       const cells = singles(0)
       const { differences, words } = yield* played(cells, { by: "program", store: "memory" })
@@ -630,13 +630,13 @@ describe("a call whose run was killed, and is resumed by a program that has chan
       yield* Effect.promise(() => expect(table).toMatchFileSnapshot("../fixtures/changedPrograms.txt"))
     }))
 
-  it.effect(`${ids}: a changed tool with each other change that decides comes to what the table says`, () =>
+  it.effect(`${ids}: a changed tool with each other deciding change has the outcome of the table`, () =>
     Effect.gen(function*() {
       const { differences } = yield* played(sampleOf(every(3, pairs(0))), { by: "program", store: "memory" })
       assert.deepStrictEqual(differences, [])
     }))
 
-  it.effect(`${ids}: two sub-agents deep it is the same, and a refusal leaves the whole run to be resumed`, () =>
+  it.effect(`${ids}: the table also applies two sub-agents deep, and a refusal writes nothing`, () =>
     Effect.gen(function*() {
       const cells = [...singles(2), ...every(11, pairs(2))]
       const { differences } = yield* played(sampleOf(cells), { by: "program", store: "memory" })
@@ -649,7 +649,7 @@ describe("a call whose run was killed, and is resumed by a program that has chan
       store: "SQLite"
     }] as const
   ) {
-    it.effect(`${ids}: it is the same by a ${way.by} on ${way.store}`, () =>
+    it.effect(`${ids}: the table also applies to a resume by a ${way.by} on ${way.store}`, () =>
       Effect.gen(function*() {
         const cells = [...every(5, singles(0)), ...every(13, singles(2)), ...every(49, pairs(0))]
         const { differences } = yield* played(sampleOf(cells), way)
@@ -749,9 +749,9 @@ const waitsIn = (seen: ReadonlyArray<Event.Event>): number =>
 const endsIn = (after: ReadonlyArray<Written>, inner: string) =>
   after.flatMap(({ id, record }) => id === inner && record._tag === "CallEnded" ? [record.message.toolCallId] : [])
 
-describe("a resumed run whose calls are worked only when the grace period of a stop is over", () => {
+describe("a resumed run whose grace period ends before its calls are worked", () => {
   for (const [name, stop] of Object.entries(lateStops)) {
-    it.effect(`O-44: ${name}, it reports each call once, and answers each`, () =>
+    it.effect(`O-44: a resumed run ${name} reports each call once, and answers each call`, () =>
       Effect.gen(function*() {
         for (const isNested of [false, true]) {
           for (const [kind, wait] of Object.entries(waits)) {
@@ -777,7 +777,7 @@ describe("a resumed run whose calls are worked only when the grace period of a s
       }))
   }
 
-  it.effect("O-44: in the turn of an earlier run, it reports each call once, and answers each", () =>
+  it.effect("O-44: a resumed run in the turn of an earlier run reports each call once, and answers each call", () =>
     Effect.gen(function*() {
       const options: Options = { maxConcurrency: 1, tools: [asking, payOf([], { approval: true })] }
       const { after: first } = yield* playedOn([], replying("earlier", options))

@@ -53,8 +53,8 @@ const leaving = Effect.map(Session.Store, (store) => {
   return { state, layer: Layer.succeed(Session.Store, { ...store, renew }) }
 })
 
-describe("a claim", () => {
-  it.effect("is held by one owner until its scope closes, and is renewed meanwhile", () =>
+describe("Session.claim", () => {
+  it.effect("one owner holds a claim until its scope closes, and renews the claim meanwhile", () =>
     memory(Effect.gen(function*() {
       const scope = yield* Scope.make()
       const claimed = yield* Scope.provide(Session.claim("s", { owner: "one", term: "3 seconds" }), scope)
@@ -71,7 +71,7 @@ describe("a claim", () => {
       assert.strictEqual(next.owner, "other")
     })))
 
-  it.effect("has an owner of its own by default", () =>
+  it.effect("each claim has another owner by default", () =>
     memory(
       Effect.gen(function*() {
         const { owner } = yield* Session.claim("a")
@@ -80,7 +80,7 @@ describe("a claim", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("says what is wrong with its options", () =>
+  it.effect("an invalid option of a claim is named", () =>
     memory(Effect.gen(function*() {
       for (const options of [{ term: 0 }, { poll: -1 }, { term: "Infinity" as const }]) {
         const exit = yield* Effect.exit(Effect.scoped(Session.claim("s", options)))
@@ -90,7 +90,7 @@ describe("a claim", () => {
     })))
 
   for (const hangs of [false, true]) {
-    it.effect(`that cannot be renewed is lost with its term, and stops its operation: the store ${hangs ? "hangs" : "fails"}`, () =>
+    it.effect(`a claim that cannot be renewed is lost at its term and stops its operation: the store ${hangs ? "hangs" : "fails"}`, () =>
       memory(Effect.gen(function*() {
         const { layer, state } = yield* leaving
         const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.never })
@@ -119,7 +119,7 @@ describe("a claim", () => {
       })))
   }
 
-  it.effect("survives a store that is away for less than its term", () =>
+  it.effect("a claim survives a store that is away for less than the claim's term", () =>
     memory(
       Effect.gen(function*() {
         const { layer, state } = yield* leaving
@@ -136,7 +136,7 @@ describe("a claim", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("that another owner has taken stops the operation: it fails, and its handlers are interrupted", () =>
+  it.effect("an operation fails when another owner takes its claim, and so does the next operation", () =>
     memory(
       Effect.gen(function*() {
         const store = yield* Session.Store
@@ -164,7 +164,7 @@ describe("a claim", () => {
   // The claim is released behind the append that was under way, which a scope that closes in another order would miss.
   for (const deep of [0, 1, 2]) {
     for (const way of ["keep", "keepStream"] as const) {
-      it.effect(`O-48: is kept for a start whose append ends behind the interruption: ${way}, ${deep} deep`, () =>
+      it.effect(`O-48: a claim is kept for a call start whose append ends after the interruption: ${way}, ${deep} deep`, () =>
         memory(Effect.gen(function*() {
           const store = yield* Session.Store
           const appending = yield* Deferred.make<void>()
@@ -205,7 +205,7 @@ describe("a claim", () => {
   }
 })
 
-describe("commands", () => {
+describe("commands of other processes", () => {
   /** A run that waits in a handler until `go`, and the receipt of what another process does meanwhile. */
   const during = <A, E>(
     other: Effect.Effect<A, E, Session.Store>,
@@ -224,7 +224,7 @@ describe("commands", () => {
       return { fiber, go, receipt: yield* other }
     })
 
-  it.effect("that come between the records of a run are taken in, and the run goes on", () =>
+  it.effect("a run takes in commands that come between its records, and continues", () =>
     memory(
       Effect.gen(function*() {
         const { fiber, go } = yield* during(Session.submit("s", "and then?"))
@@ -242,7 +242,7 @@ describe("commands", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("a stop is honoured with the next record, and within a poll where there is a claim", () =>
+  it.effect("a stop takes effect at the run's next record, and within one poll under a claim", () =>
     Effect.forEach([false, true], (claimed) =>
       memory(
         Effect.gen(function*() {
@@ -271,7 +271,7 @@ describe("commands", () => {
         }).pipe(Effect.scoped)
       )))
 
-  it.effect("two stops are one, and a session without a run has none", () =>
+  it.effect("two stops of one run are one, and a session without a run has nothing to stop", () =>
     memory(
       Effect.gen(function*() {
         const { fiber, receipt } = yield* during(Effect.all([Session.stop("s"), Session.stop("s")]), { claimed: true })
@@ -285,7 +285,7 @@ describe("commands", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("a handler that refuses the stop is named, and so is a call whose process is gone", () =>
+  it.effect("the report of a stop names a handler that refuses the stop", () =>
     memory(
       Effect.gen(function*() {
         const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
@@ -304,7 +304,7 @@ describe("commands", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("a record of another run behind the version is a conflict, which a claimed operation finds by itself", () =>
+  it.effect("a record of another run is a conflict, which a claimed operation finds by itself", () =>
     memory(
       Effect.gen(function*() {
         const store = yield* Session.Store
@@ -323,7 +323,7 @@ describe("commands", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("a look that fails is repeated", () =>
+  it.effect("a poll that fails is repeated", () =>
     memory(
       Effect.gen(function*() {
         const store = yield* Session.Store
@@ -366,7 +366,7 @@ describe("commands", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("an answer between a step and the end of its run counts, and the session can go on", () =>
+  it.effect("an answer between a step and the end of its run counts, and the session can continue", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       let hasAnswered = false
@@ -407,7 +407,7 @@ describe("commands", () => {
       assert.isFalse(yield* isUnfinished("s"))
     })))
 
-  it.effect("D-08: of two answers that come at once one counts, and the other conflicts", () =>
+  it.effect("D-08: one of two concurrent answers counts, and the other answer conflicts", () =>
     memory(Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const asked = yield* Session.keep(
@@ -430,7 +430,7 @@ describe("commands", () => {
       assert.deepInclude(yield* Effect.flip(again), { _tag: "SessionError", reason: "already_answered" })
     })))
 
-  it.effect("D-13: an answer makes the session one with work left once nothing else waits", () =>
+  it.effect("D-13: an answer gives the session work left once nothing else waits", () =>
     memory(Effect.gen(function*() {
       const { pay } = payer()
       const opened = yield* Session.open("s")
@@ -447,7 +447,7 @@ describe("commands", () => {
       assert.isTrue(yield* isUnfinished("s"))
     })))
 
-  it.effect("a message that waits is found also where an operation goes on with another session", () =>
+  it.effect("a waiting message is found also where an operation continues with another session", () =>
     memory(Effect.gen(function*() {
       yield* Session.submit("s", "Hi")
       const kept = (yield* Session.load("s"))!
@@ -457,7 +457,7 @@ describe("commands", () => {
       assert.lengthOf((yield* Session.load("s"))?.submitted ?? [], 1)
     })))
 
-  it.effect("a message that no run could take waits for the next", () =>
+  it.effect("a message that no run could take waits for the next run", () =>
     memory(Effect.gen(function*() {
       const { id } = yield* Session.submit("s", "Hi")
       assert.deepStrictEqual(yield* tagsOf("s"), ["Opened", "MessageSubmitted"])

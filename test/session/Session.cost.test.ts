@@ -48,16 +48,16 @@ const written = (turns: number, calls: number, characters: number) =>
     return { commits, bytes: texts.join("").length, texts, records: records.map(({ record }) => record) }
   })
 
-describe("a run that is kept", () => {
+describe("the cost of a kept run", () => {
   for (const calls of [5, 32, 64]) {
-    it.effect(`commits a turn of ${calls} calls that start together at most 2 + 3 times`, () =>
+    it.effect(`a turn of ${calls} calls that start together is committed at most 2 + 3 times`, () =>
       Effect.gen(function*() {
         const [few, more] = [yield* written(2, calls, 10), yield* written(4, calls, 10)]
         assert.isAtMost((more.commits - few.commits) / 2, 5)
       }))
   }
 
-  it.effect("writes at most 1.3 times the results of 100 kB, and 1 kB a call besides", () =>
+  it.effect("a journal takes at most 1.3 times the bytes of large results, and at most 1 kB for a small call", () =>
     Effect.gen(function*() {
       const large = yield* written(2, 5, 100_000)
       assert.isAtMost(large.bytes / (2 * 5 * 100_000), 1.3)
@@ -67,7 +67,7 @@ describe("a run that is kept", () => {
       }
     }))
 
-  it.effect("writes a reply once: the step that it belongs to has what no record before it contains", () =>
+  it.effect("a reply is written once, and its step has only what no earlier record contains", () =>
     Effect.gen(function*() {
       const { records } = yield* written(1, 3, 10)
       const [first, last] = records.flatMap((record) => record._tag === "StepCompleted" ? [record] : [])
@@ -77,7 +77,7 @@ describe("a run that is kept", () => {
       assert.strictEqual(last?.response?.outputText, "Done.")
     }))
 
-  it.effect("Q-10: writes at most 700 bytes a call of a turn of 32, without its result and its arguments", () =>
+  it.effect("Q-10: a call in a turn of 32 calls takes at most 700 bytes besides its result and its arguments", () =>
     Effect.gen(function*() {
       const [few, more] = [yield* written(2, 32, 10), yield* written(4, 32, 10)]
       const given = 10 + `{"line":31}`.length
@@ -122,21 +122,21 @@ describe("a run that is kept", () => {
       return yield* Effect.forEach(records, ({ record }) => Journals.toText("s", record))
     }).pipe(Effect.provide(Session.Store.layerMemory))
 
-  it.effect("Q-10: writes an answer once, and the arguments of a call once", () =>
+  it.effect("Q-10: an answer is written once, and so are the arguments of a call", () =>
     Effect.gen(function*() {
       const texts = yield* marked({})
       assert.deepStrictEqual(occurrences(texts, "<answer>"), ["CallEnded"])
       assert.deepStrictEqual(occurrences(texts, "<arguments>"), ["ReplyReceived"])
     }))
 
-  it.effect("Q-10: writes the arguments once more of a call that began before its reply was whole", () =>
+  it.effect("Q-10: the arguments of a call that began before its reply was whole are written once more", () =>
     Effect.gen(function*() {
       const texts = yield* marked({ isEarly: true })
       assert.deepStrictEqual(occurrences(texts, "<answer>"), ["CallEnded"])
       assert.deepStrictEqual(occurrences(texts, "<arguments>"), ["CallStarted", "ReplyReceived"])
     }))
 
-  it.effect("Q-10: writes the arguments that were edited once", () =>
+  it.effect("Q-10: edited arguments are written once", () =>
     Effect.gen(function*() {
       const texts = yield* marked({ isEdited: true })
       assert.deepStrictEqual(occurrences(texts, "<answer>"), ["CallEnded"])

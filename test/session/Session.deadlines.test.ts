@@ -104,7 +104,7 @@ const nests = { "a run": 1, "a run in a run": 2, "a run in a run in a run": 3 }
 describe("deadlines of runs inside runs", () => {
   for (const [nest, runs] of Object.entries(nests)) {
     for (const how of Object.keys(processes) as ReadonlyArray<keyof typeof processes>) {
-      it.effect(`D-21: ${nest} ends at the earliest deadline, ${how}`, () =>
+      it.effect(`D-21: ${nest} ends at the earliest deadline: ${how}`, () =>
         Effect.gen(function*() {
           for (const deadlines of sampleOf(deadlinesOf(runs), runs === 2 ? 27 : 9)) {
             const where = `around it ${deadlines[0]}, then ${deadlines.slice(1).join(", ")}`

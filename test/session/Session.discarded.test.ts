@@ -22,8 +22,8 @@ const said: ReadonlyArray<Event.AdapterEvent> = [
   { _tag: "MessageCompleted", message: Message.assistant("Done"), finishReason: "stop", metadata: {} }
 ]
 
-describe("a reply that breaks behind its message", () => {
-  it.effect("is discarded in the journal before the model is asked again", () =>
+describe("a reply that breaks after its message", () => {
+  it.effect("a reply that breaks after its message is discarded in the journal before the model is asked again", () =>
     Effect.gen(function*() {
       let requests = 0
       const broken = Stream.concat(

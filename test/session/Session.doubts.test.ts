@@ -75,9 +75,9 @@ const asked = (sequence: ReadonlyArray<Note>) =>
     return seen
   })
 
-describe("a claim", () => {
+describe("the ledger of a claim", () => {
   it.effect(
-    "goes back at once, or rests for the given time, unless a call is under way or in doubt",
+    "a claim goes back at once, or rests for the given time, unless a call is running or in doubt",
     () =>
       Effect.gen(function*() {
         for (const sequence of sequences) {
@@ -89,7 +89,7 @@ describe("a claim", () => {
   )
 
   for (const order of [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]) {
-    it.effect(`keeps its scope open until the last of its operations has ended: ${order.join()}`, () =>
+    it.effect(`a claim keeps its scope open until its last operation has ended: ${order.join()}`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
         const claim = new OwnClaim(outer, { owner: "one", termMillis, pollMillis: 100 }, store, Context.empty())

@@ -54,8 +54,8 @@ const seeing = <A extends Event.Event, E, R>(events: Stream.Stream<A, E, R>, ans
 
 const refused = /invalid_arguments/
 
-describe("a call that is answered before its reply is whole", () => {
-  it.effect("stands in the journal behind the reply, and the call beside it still waits for its approval", () =>
+describe("a call answered before its reply is whole", () => {
+  it.effect("an early answer follows its reply in the journal, and the call beside it still waits for approval", () =>
     Effect.gen(function*() {
       const answered = yield* Deferred.make<void>()
       const { layer, sent } = modelOf(answered)
@@ -84,7 +84,7 @@ describe("a call that is answered before its reply is whole", () => {
       assert.strictEqual(sent[1]?.[1], "paid")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("is in a session that is not kept, and in that of the reducer, with the call that waits", () =>
+  it.effect("an early answer is in the session of the result and of the reducer, beside the waiting call", () =>
     Effect.gen(function*() {
       const answered = yield* Deferred.make<void>()
       const { layer } = modelOf(answered)

@@ -60,9 +60,9 @@ const open = Effect.orDie(Session.open("s"))
 const starts = (records: ReadonlyArray<Journal.Record>, id: string) =>
   records.filter((record) => record._tag === "CallStarted" && record.toolCallId === id).length
 
-describe("a record that no append has taken", () => {
+describe("a record that waits for its append", () => {
   for (const [where, base] of Object.entries(stores)) {
-    it.effect(`N-01: a call that is answered while its start waits for the store is answered in the journal, ${where}`, () =>
+    it.effect(`N-01: a call answered while its start waits for the store is answered in the journal, ${where}`, () =>
       Effect.gen(function*() {
         for (const count of [1, 2, 3]) {
           for (const maxConcurrency of [1, undefined]) {
@@ -99,7 +99,7 @@ describe("a record that no append has taken", () => {
   }
 
   for (const kind of ["cancel", "stop", "timeout of a sub-agent's call"] as const) {
-    it.effect(`N-01: neither does a ${kind} lose one, whenever it comes`, () =>
+    it.effect(`N-01: a ${kind} at any time loses no record that waits for the store`, () =>
       Effect.gen(function*() {
         for (const at of sampleOf(Array.from({ length: 27 }, (_, index) => 5 + index * 15), 6)) {
           const inner = [taking("a", 20, { timeout: at }), taking("b", 60)]
@@ -161,7 +161,7 @@ describe("approved sub-agents that wait again", () => {
   for (const depth of [1, 2]) {
     for (const [how, operation] of Object.entries(begun)) {
       for (const first of ["question", "approval"] as const) {
-        it.effect(`N-02: ${how}, ${depth} deep, the ${first} first: both wait, and each is settled`, () =>
+        it.effect(`N-02: two approved sub-agents wait again and each is settled: ${how}, ${depth} deep, the ${first} first`, () =>
           Effect.gen(function*() {
             const world: Array<Deed> = []
             const [one, two] = [agent("one", [ask]), agent("two", [gated(world)])]
@@ -210,7 +210,7 @@ describe("approved sub-agents that wait again", () => {
   }
 })
 
-describe("what was said with a run that was interrupted", () => {
+describe("the user's message of an interrupted run", () => {
   const pay = (name: string, options: { readonly idempotent?: boolean } = {}) => {
     const world: Array<string> = []
     const tool = Tool.make(name, {
@@ -282,7 +282,7 @@ describe("what was said with a run that was interrupted", () => {
 
   for (const operation of ["reply", "continue", "deny"] as const) {
     for (const [how, follow] of Object.entries(followed)) {
-      it.effect(`N-03: ${operation}, killed at each append, and then ${how}: no message of the user is lost`, () =>
+      it.effect(`N-03: the message of a ${operation} is not lost where the run is killed at each append and followed by ${how}`, () =>
         Effect.gen(function*() {
           for (const isAsked of [false, true]) {
             const { appends, first } = yield* whole(operation, isAsked)
@@ -319,7 +319,7 @@ describe("what was said with a run that was interrupted", () => {
   }
 })
 
-describe("an approval whose tool is not there", () => {
+describe("an approval whose tool is missing", () => {
   const pay = (world: Array<string>) =>
     Tool.make("pay", {
       parameters: {},
@@ -343,7 +343,7 @@ describe("an approval whose tool is not there", () => {
   const script = () => Script.layer([called("pay"), said("Done"), said("More")])
 
   for (const [how, way] of Object.entries(ways)) {
-    it.effect(`N-08: ${how} refuses it by type, asks no model and changes nothing; with the tool it runs`, () =>
+    it.effect(`N-08: ${how} refuses an approved call whose tool is missing and changes nothing, and the call runs with the tool`, () =>
       Effect.gen(function*() {
         const world: Array<string> = []
         const tools = [pay(world)]
@@ -365,7 +365,7 @@ describe("an approval whose tool is not there", () => {
       }).pipe(Effect.provide([script(), Session.Store.layerMemory])))
   }
 
-  it.effect("N-08: resume refuses it at each append of the run in which the call runs", () =>
+  it.effect("N-08: resume refuses an approved call whose tool is missing, and changes nothing", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const tools = [pay([])]
@@ -390,9 +390,9 @@ describe("an approval whose tool is not there", () => {
     }))
 })
 
-describe("an id that names no session", () => {
+describe("an empty session id", () => {
   for (const [name, operation] of Object.entries({ open: Session.open, claim: Session.claim, submit: submitHi })) {
-    it.effect(`is refused by name in Session.${name}`, () =>
+    it.effect(`Session.${name} refuses an empty session id`, () =>
       Effect.gen(function*() {
         const exit = yield* Effect.exit(Effect.scoped(operation("") as Effect.Effect<unknown, unknown, Session.Store>))
         assert.include(String(exit), "the id of a session must not be empty")
@@ -401,7 +401,7 @@ describe("an id that names no session", () => {
 })
 
 describe("a message for a nested run", () => {
-  it.effect("Q-14: is refused, since only its parent continues it", () =>
+  it.effect("Q-14: a message for a nested run is refused, and the error names the session around the run", () =>
     Effect.gen(function*() {
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
       const tools = [agent("inner", [ask])]
@@ -425,7 +425,7 @@ describe("a message for a nested run", () => {
 })
 
 describe("a call whose message is not in the thread", () => {
-  it("Q-03: is kept where its run is interrupted and resumed", () => {
+  it("Q-03: a resumed run keeps a call whose message is not in the thread", () => {
     const toolCall = Message.toolCall("c", "pay", {})
     const session = { ...Session.make({}), approved: [toolCall], answered: [{ id: "c", verdict: "approved" as const }] }
     const state = States.stateOf(session)
@@ -474,7 +474,7 @@ describe("the report of a stop", () => {
       return report
     })))
 
-  it.effect("N-09: names calls that wait for a place, in call order", () =>
+  it.effect("N-09: the report of a stop names calls that wait for a permit, in call order", () =>
     Effect.gen(function*() {
       const report = yield* reported({ tools: [quick, wait("wait"), wait("later"), gated], maxConcurrency: 1 })
       assert.deepStrictEqual(report, {
@@ -488,7 +488,7 @@ describe("the report of a stop", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("N-09: names no call as stopped that a sibling had ended before, each time that it is waited for", () =>
+  it.effect("N-09: the report of a stop names calls that a sibling ended before as ended, each time the report is awaited", () =>
     passing(
       Effect.scoped(Effect.gen(function*() {
         const failing = Tool.make("failing", { parameters: {}, handler: () => Effect.fail("broken") })
@@ -516,7 +516,7 @@ describe("the report of a stop", () => {
       )
     ))
 
-  it.effect("N-09: names a call by its whole id, also where it has spaces", () =>
+  it.effect("N-09: the report of a stop names a call by its whole id, also an id with spaces", () =>
     Effect.gen(function*() {
       const report = yield* reported({ tools: [quick, wait("wait"), gated] })
       assert.deepStrictEqual(report, {
@@ -530,7 +530,7 @@ describe("the report of a stop", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("N-09: and calls that an exclusive one holds up", () =>
+  it.effect("N-09: the report of a stop names calls that wait behind an exclusive call", () =>
     Effect.gen(function*() {
       const report = yield* reported({ tools: [wait("wait", "exclusive"), wait("later"), quick] })
       assert.deepStrictEqual(report.stopped, ["wait", "later", "quick"])
@@ -539,7 +539,7 @@ describe("the report of a stop", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("N-09: and approved calls of an earlier turn", () =>
+  it.effect("N-09: the report of a stop names approved calls of an earlier turn", () =>
     passing(
       Effect.scoped(Effect.gen(function*() {
         const tools = [{ ...wait("one"), approval: true as const }, { ...wait("two"), approval: true as const }]
@@ -559,7 +559,7 @@ describe("the report of a stop", () => {
       })).pipe(Effect.provide([Script.layer([called("one", "two"), said("Done")]), Session.Store.layerMemory]))
     ))
 
-  it.effect("N-09: and those of a run that its owner left, at each of its appends, whatever ends it", () =>
+  it.effect("N-09: the report of a stop names the calls of a run without an owner at each append, whatever ends the run", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const names = ["a", "b", "c"]
@@ -595,9 +595,9 @@ describe("the report of a stop", () => {
     }))
 })
 
-describe("commands that come again after a snapshot", () => {
+describe("repeated commands after a snapshot", () => {
   for (const [where, base] of Object.entries(stores)) {
-    it.effect(`N-13: each is known, and another content is refused, ${where}`, () =>
+    it.effect(`N-13: a command repeated after a snapshot is known, and other content under its id is refused, ${where}`, () =>
       Effect.gen(function*() {
         const world: Array<Deed> = []
         const tools = [{ ...acting(world, "act"), approval: true as const }]
@@ -645,12 +645,12 @@ describe("a handler that has only asked", () => {
   const flags = {
     readOnly: { readOnly: true },
     idempotent: { idempotent: true },
-    unknown: { afterCrash: "retry" }
+    "afterCrash: retry": { afterCrash: "retry" }
   } as const
 
   for (const [flag, options] of Object.entries(flags)) {
     for (const depth of [0, 1]) {
-      it.effect(`N-14: asks again where it says so by ${flag}, killed at each append, ${depth} deep`, () =>
+      it.effect(`N-14: a handler that only asked and is declared ${flag} asks again, killed at each append, ${depth} deep`, () =>
         Effect.gen(function*() {
           const asking = Tool.make("ask", {
             parameters: {},
@@ -684,7 +684,7 @@ describe("a handler that has only asked", () => {
   }
 })
 
-describe("the session that a call belongs to", () => {
+describe("the session id of a call", () => {
   const seen: Array<readonly [string, string | null]> = []
   const look = Tool.make("look", {
     parameters: {},
@@ -711,7 +711,7 @@ describe("the session that a call belongs to", () => {
     inner: [turn("look"), "Inner"]
   })
 
-  it.effect("N-15: is the root, two deep, also where they go on after an approval or a kill", () =>
+  it.effect("N-15: a call has the root's session id, two deep, also after an approval or a kill", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       seen.length = 0
@@ -732,7 +732,7 @@ describe("the session that a call belongs to", () => {
       assert.deepStrictEqual(new Set(seen.map(([, id]) => id)), new Set(["s"]))
     }))
 
-  it.effect("N-15: is that of a session which no store has", () =>
+  it.effect("N-15: a call has the session id of a session outside any store", () =>
     Effect.gen(function*() {
       seen.length = 0
       const { session } = yield* Session.reply(Session.make({ id: "own" }), "go", {
@@ -743,12 +743,12 @@ describe("the session that a call belongs to", () => {
     }).pipe(Effect.provide(model)))
 })
 
-describe("what a reader sees of a run that is resumed", () => {
+describe("the events of a resumed run", () => {
   const isReplayed = (event: Event.Event) => "replayed" in event && event.replayed === true
   const idsOf = (events: ReadonlyArray<Event.Event>) =>
     events.flatMap((event) => event._tag === "ToolExecutionStarted" ? [event.id] : [])
 
-  it.effect("N-18: with replays: false neither the observer nor the stream has what was there before, and the result is the same", () =>
+  it.effect("N-18: with replays: false neither the observer nor the stream has replayed events, and the result is the same", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const names = ["a", "b"]
@@ -796,7 +796,7 @@ describe("what a reader sees of a run that is resumed", () => {
     }))
 })
 
-describe("a run that is abandoned", () => {
+describe("an abandoned run", () => {
   const depths = {
     "a turn of its own": { go: [turn("a", "b"), "Done", "More"] },
     "sub-agents": {
@@ -808,7 +808,7 @@ describe("a run that is abandoned", () => {
 
   for (const [what, parts] of Object.entries(depths)) {
     for (const [where, base] of Object.entries(stores)) {
-      it.effect(`N-19: is closed at each append, and nothing of it goes on: ${what}, ${where}`, () =>
+      it.effect(`N-19: an abandoned run is closed at each append, and none of its started calls runs again: ${what}, ${where}`, () =>
         Effect.gen(function*() {
           const appends: Array<Append> = []
           const model = casting(parts)
@@ -854,7 +854,7 @@ describe("a run that is abandoned", () => {
     }
   }
 
-  it.effect("N-19: under a claim it stays claimed, and a run that another owner has is not abandoned", () =>
+  it.effect("N-19: an abandoned run under a claim stays claimed, and a run of another owner cannot be abandoned", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const tools = [acting([], "a"), acting([], "b")]
@@ -877,7 +877,7 @@ describe("the answer to a question", () => {
   const asks = (name: string) =>
     Tool.make(name, { parameters: {}, handler: () => Effect.succeed(Tool.askUser(`${name}?`)) })
 
-  it.effect("N-33: of the last message of the thread follows it as the user's message; the call keeps its placeholder", () =>
+  it.effect("N-33: an answer to a question in the thread's last message follows as the user's message, and the call keeps its placeholder", () =>
     Effect.gen(function*() {
       const kept = yield* Session.keep(yield* open, (session) => Session.reply(session, "go", { tools: [asks("one")] }))
       const answered = yield* Session.keep(kept, (session) => Session.answer(session, "one", "this"))
@@ -895,7 +895,7 @@ describe("the answer to a question", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("N-33: of several questions fills the place of its call, in any order", () =>
+  it.effect("N-33: an answer to one of several questions takes the place of its call's result, in any order", () =>
     Effect.gen(function*() {
       const kept = yield* Session.keep(yield* open, (session) =>
         Session.reply(session, "go", { tools: [asks("one"), asks("two")] }))
@@ -907,7 +907,7 @@ describe("the answer to a question", () => {
       yield* isLoaded(yield* Session.keep(both, (session) => Session.continue(session)))
     }).pipe(Effect.provide([Script.layer([called("one", "two"), said("Done")]), Session.Store.layerMemory])))
 
-  it.effect("N-33: of a sub-agent is the result of its call", () =>
+  it.effect("N-33: an answer to a sub-agent's question lets the sub-agent give its call's result", () =>
     Effect.gen(function*() {
       const tools = [agent("outer", [asks("one")])]
       const kept = yield* Session.keep(yield* open, (session) => Session.reply(session, "go", { tools }))
@@ -926,14 +926,14 @@ describe("the answer to a question", () => {
     ])))
 })
 
-describe("a call with an effect whose reply is not whole", () => {
+describe("a call with an effect in an unfinished reply", () => {
   const policies = {
     "Policy.falai": Policy.falai,
     "start: \"onCallReady\"": { ...Policy.standard, start: "onCallReady" as const },
     "Policy.standard": Policy.standard
   }
   for (const [name, policy] of Object.entries(policies)) {
-    it.effect(`N-43: does not start, and a kill at any append charges once: ${name}`, () =>
+    it.effect(`N-43: a call with an effect waits for its whole reply, and a kill at any append charges once: ${name}`, () =>
       Effect.gen(function*() {
         const appends: Array<Append> = []
         const world: Array<Deed> = []
@@ -1003,7 +1003,7 @@ describe("a run that fails after a call has charged", () => {
   }
   for (const [where, base] of Object.entries(stores)) {
     for (const [how, way] of Object.entries(ways)) {
-      it.effect(`N-44: leaves the words and what became of its calls: ${how}, ${where}`, () =>
+      it.effect(`N-44: a failed run leaves the user's message and an answer to each call: ${how}, ${where}`, () =>
         passing(
           Effect.gen(function*() {
             const world: Array<Deed> = []
@@ -1039,7 +1039,7 @@ describe("a run that fails after a call has charged", () => {
     }
   }
 
-  it.effect("N-44: takes the words back where no call has started, also where another turn has been before", () =>
+  it.effect("N-44: a run that fails before a call has started takes the user's message back, also after an earlier turn", () =>
     Effect.gen(function*() {
       const before = yield* Session.keep(yield* open, (session) => Session.reply(session, "first"))
       const error = yield* Effect.flip(Session.keep(before, (session) => Session.reply(session, "second")))
@@ -1056,8 +1056,8 @@ describe("a run that fails after a call has charged", () => {
     ))
 })
 
-describe("a manual call that another call's halt cancels", () => {
-  it.effect("Q-03: has one answer, wherever its process ends behind that, and comes to the same", () =>
+describe("a manual call cancelled by another call's halt", () => {
+  it.effect("Q-03: a manual call cancelled by a halt has one answer, and a run killed at any record ends by the same halt", () =>
     Effect.gen(function*() {
       const tools = [
         Tool.make("halt", {
@@ -1085,8 +1085,8 @@ describe("a manual call that another call's halt cancels", () => {
     }))
 })
 
-describe("Session.start of a conversation in a session that is kept", () => {
-  it.effect("begins anew in it, with its id, its context and its metadata", () =>
+describe("Session.start in a kept session", () => {
+  it.effect("Session.start begins a new conversation with the kept session's id, context and metadata", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s", { context: { user: "ann" }, metadata: { from: "test" } })
       const first = yield* Session.keep(opened, (session) => Session.reply(session, "before"))
@@ -1096,7 +1096,7 @@ describe("Session.start of a conversation in a session that is kept", () => {
       assert.deepStrictEqual((yield* Session.load("s"))?.session, session)
     }).pipe(Effect.provide([Script.layer([said("Hi"), said("Hello")]), Session.Store.layerMemory])))
 
-  it.effect("is a defect while a call waits: nothing of it is lost", () =>
+  it.effect("Session.start is a defect while a call waits, and leaves the session unchanged", () =>
     Effect.gen(function*() {
       const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
       const asked = yield* Session.keep(yield* open, (session) => Session.reply(session, "go", { tools: [pay] }))
@@ -1106,8 +1106,8 @@ describe("Session.start of a conversation in a session that is kept", () => {
     }).pipe(Effect.provide([Script.layer([called("pay")]), Session.Store.layerMemory])))
 })
 
-describe("calls that an earlier process has started", () => {
-  it.effect("Q-15: are reported as unknown where a stop comes before their second starts are durable", () =>
+describe("calls started by an earlier process", () => {
+  it.effect("Q-15: a started call runs again or is unknown where a stop comes before its second start is durable", () =>
     Effect.gen(function*() {
       const ran: Array<string> = []
       const tools = ["a", "b"].map((name) =>

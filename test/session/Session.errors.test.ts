@@ -104,7 +104,7 @@ const broken = new Adapter.AdapterError({
 
 for (const [where, store] of Object.entries(stores)) {
   describe(`the error of a resumed run, ${where}`, () => {
-    it.effect("O-02: of a reply that broke is the adapter's, behind each record", () =>
+    it.effect("O-02: a resumed run with a broken reply has the adapter's error, at each record", () =>
       Effect.gen(function*() {
         const note = Tool.make("note", { parameters: {}, readOnly: true, handler: () => Effect.succeed("noted") })
         const { cut, whole } = yield* resultsOf(store, [note], breaking("note", broken))
@@ -122,7 +122,7 @@ for (const [where, store] of Object.entries(stores)) {
         }
       }))
 
-    it.effect("O-02: of a sub-agent reaches its parent as an instance, also where the sub-agent had ended", () =>
+    it.effect("O-02: a sub-agent's error reaches its parent unchanged, also where the sub-agent had ended", () =>
       Effect.gen(function*() {
         const seen: Array<unknown> = []
         const sub = Tool.fromChat("sub", {
@@ -138,7 +138,7 @@ for (const [where, store] of Object.entries(stores)) {
         for (const error of seen) assert.deepStrictEqual(factsOf(error), factsOf(broken))
       }))
 
-    it.effect("O-02: of a tool and of the policy are the same, with their tags and messages", () =>
+    it.effect("O-02: an exception of onToolError has the same tag and message in a resumed run", () =>
       Effect.gen(function*() {
         class OutOfPaper extends Schema.TaggedError<OutOfPaper>("test/OutOfPaper")("OutOfPaper", { tray: Schema.Int }) {
           override get message(): string {
@@ -167,8 +167,8 @@ for (const [where, store] of Object.entries(stores)) {
   })
 }
 
-describe("an error that a journal has", () => {
-  it.effect("O-02: is an instance of each class of the package, and other data stay data", () =>
+describe("an error in a journal", () => {
+  it.effect("O-02: a recorded error is loaded as an instance of its class, and other data stay data", () =>
     Effect.gen(function*() {
       const errors: ReadonlyArray<unknown> = [
         broken,

@@ -64,7 +64,7 @@ for (const [where, store] of Object.entries(stores)) {
   const provided = Effect.provide(store, { local: true })
 
   describe(`Session.fork ${where}`, () => {
-    it.effect("R-560: begins with the conversation, context and data before the message, and continues with the new one", () =>
+    it.effect("R-560: a branch begins with the conversation, context and data before a message, and continues with the new message", () =>
       Effect.gen(function*() {
         const { note, runs } = counted()
         yield* Session.open("a", { context: { user: "ann" }, origin: { agent: "helper", principal: "ann" } })
@@ -113,7 +113,7 @@ for (const [where, store] of Object.entries(stores)) {
         )
       }).pipe(provided))
 
-    it.effect("R-560: without a message it only begins, and has nothing left to do", () =>
+    it.effect("R-560: a branch without a message only begins, and has no work left", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         const { calls, kept } = yield* Session.fork("a", { id: "b", before: "m1" })
@@ -121,7 +121,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.deepStrictEqual(yield* Stream.runCollect(Session.unfinished), [])
       }).pipe(provided))
 
-    it.effect("R-560: the same command is one branch, and another one under its id is refused", () =>
+    it.effect("R-560: the same fork command makes one branch, and another command under its id is refused", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         yield* say("a", "m2", [said("two")])
@@ -157,7 +157,7 @@ for (const [where, store] of Object.entries(stores)) {
         yield* Session.fork("a", { id: "d", before: "m1" }).pipe(Effect.flip)
       }).pipe(provided))
 
-    it.effect("R-560: commands that come at once make one branch, or one of them is refused", () =>
+    it.effect("R-560: concurrent fork commands make one branch, and a command with other content is refused", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         const contents = ["x", "x", "y"]
@@ -175,7 +175,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.strictEqual(kept.version, 2)
       }).pipe(provided))
 
-    it.effect("R-560: is refused in a run, in an unfinished turn, and before what began no run", () =>
+    it.effect("R-560: a fork is refused in a run, in an unfinished turn, and before an unknown message", () =>
       Effect.gen(function*() {
         const { pay } = payer()
         yield* say("a", "m1", [said("one")])
@@ -216,7 +216,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.isUndefined(yield* Session.load("c"))
       }).pipe(provided))
 
-    it.effect("R-560: a message that its run gave back is branched from where the last run took it", () =>
+    it.effect("R-560: a fork before a message that its run gave back begins where the last run took the message", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         yield* Session.submit("a", "m2", { id: "m2" })
@@ -240,7 +240,7 @@ for (const [where, store] of Object.entries(stores)) {
         ])
       }).pipe(provided))
 
-    it.effect("R-560: behind a snapshot a message is named by its place, and the journal stays as it is", () =>
+    it.effect("R-560: after a snapshot a fork names a message by its place and leaves the journal unchanged", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         const kept = yield* say("a", "m2", [said("two")])
@@ -257,7 +257,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.strictEqual(yield* journalOf("a"), before)
       }).pipe(provided))
 
-    it.effect("R-560: a branch before a message of the earlier session is a branch of that one", () =>
+    it.effect("R-560: a fork before a message of the earlier session makes a branch of the earlier session", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         yield* say("a", "m2", [said("two")])
@@ -291,7 +291,7 @@ for (const [where, store] of Object.entries(stores)) {
         )
       }).pipe(provided))
 
-    it.effect("R-560: a message that a program appended is branched from, within its list too", () =>
+    it.effect("R-560: a fork may begin at a message that a program appended, also within a list of messages", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         const more = [Message.user("two"), Message.assistant("2"), Message.user("three"), Message.assistant("3")]
@@ -304,7 +304,7 @@ for (const [where, store] of Object.entries(stores)) {
         }
       }).pipe(provided))
 
-    it.effect("R-560: the calls behind a branch are those that may have had an effect, by the codes of their answers", () =>
+    it.effect("R-560: a fork returns the later calls that may have had an effect, by the codes of their answers", () =>
       Effect.gen(function*() {
         const codes = Tool.ToolError.fields.reason.literals
         const calls = codes.map((code) => Message.toolCall(code, "pay"))
@@ -322,7 +322,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.deepStrictEqual(found.map(({ id }) => id), codes.filter((code) => !without.has(code)))
       }).pipe(provided))
 
-    it.effect("R-560: a check sees the session before it is written, and may refuse it", () =>
+    it.effect("R-560: a check sees the branch before the fork writes the branch, and may refuse the fork", () =>
       Effect.gen(function*() {
         yield* say("a", "m1", [said("one")])
         const seen: Array<unknown> = []

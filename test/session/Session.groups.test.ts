@@ -59,7 +59,7 @@ describe("D-19: group commit", () => {
 
   for (const [name, layer] of Object.entries(stores)) {
     for (const calls of [1, 8, 64]) {
-      it.live(`${name}: a run of five turns with ${calls} calls each takes 2 + 3 commits a turn at most`, () =>
+      it.live(`a run of five turns with ${calls} calls each takes at most 2 + 3 commits a turn: ${name}`, () =>
         Effect.gen(function*() {
           const appends: Array<ReadonlyArray<Journal.Record>> = []
           const kept = yield* Session.open("s")
@@ -71,7 +71,7 @@ describe("D-19: group commit", () => {
     }
   }
 
-  it.effect("the order is that of the writing: the reply, the start of each call, its end, and the step", () =>
+  it.effect("records are appended in the order of writing: the reply, each call's start, its end, and the step", () =>
     Effect.gen(function*() {
       const kept = yield* Session.open("s")
       yield* Session.keep(kept, replied([work], [turn(5, "c"), done]))
@@ -85,7 +85,7 @@ describe("D-19: group commit", () => {
       assert.deepStrictEqual(records.slice(3, 8), [0, 1, 2, 3, 4].map((index) => `started c${index}`))
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("what is written while an append is under way is appended together after it", () =>
+  it.effect("records written during an append are appended together after that append", () =>
     Effect.gen(function*() {
       const appends: Array<ReadonlyArray<Journal.Record>> = []
       const slow = appending((append) => (...args) => Effect.delay(append(...args), 100))
@@ -101,7 +101,7 @@ describe("D-19: group commit", () => {
       assert.deepStrictEqual(ended.map((records) => records.length), [1, 4])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("an append has a bounded number of records, and of characters", () =>
+  it.effect("an append has a bounded number of records and of characters", () =>
     Effect.gen(function*() {
       const appends: Array<ReadonlyArray<Journal.Record>> = []
       const big = Tool.make("big", {
@@ -119,7 +119,7 @@ describe("D-19: group commit", () => {
       assert.strictEqual(records.filter(({ _tag }) => _tag === "CallEnded").length, 710)
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("of a run that is left, what has happened is written, and an intent that waits is withdrawn", () =>
+  it.effect("an interrupted run writes what has happened, and withdraws a waiting call start", () =>
     Effect.gen(function*() {
       const ran: Array<string> = []
       const slow = appending((append) => (...args) => Effect.delay(append(...args), 100))
@@ -174,7 +174,7 @@ describe("D-17: a store that fails", () => {
     }).pipe(Effect.provide(Session.Store.layerMemory))
 
   for (const millis of [0, 10]) {
-    it.effect(`fails the run at each of its appends in turn, ${millis} ms after it was asked: nothing follows`, () =>
+    it.effect(`a store that fails at any append, ${millis} ms after the request, fails the run, and nothing follows`, () =>
       Effect.gen(function*() {
         const whole = yield* failingAt(Infinity, millis)
         assert.isTrue(Exit.isSuccess(whole.exit))
@@ -192,7 +192,7 @@ describe("D-17: a store that fails", () => {
 
     for (const isWritten of [false, true]) {
       const what = isWritten ? "fails after it has written" : "fails before it writes"
-      it.effect(`one that ${what}, after ${millis} ms, is repeated, and the run goes on as if it had not failed`, () =>
+      it.effect(`an append of a store that ${what}, after ${millis} ms, is repeated, and the run continues as if nothing had failed`, () =>
         Effect.gen(function*() {
           const whole = yield* failingAt(Infinity, millis)
           for (let at = 0; at < whole.appends; at++) {

@@ -117,7 +117,7 @@ describe("halts of approved calls, killed at every record", () => {
   for (const calls of programs) {
     for (const haltPrecedence of ["request", "completion"] as const) {
       for (const onHalt of ["drain", "abortAll"] as const) {
-        it.effect(`${titleOf(calls)}, ${haltPrecedence}, ${onHalt}`, () =>
+        it.effect(`a run killed at any record ends by the halt that decides: ${titleOf(calls)}, ${haltPrecedence}, ${onHalt}`, () =>
           Effect.gen(function*() {
             const siblings = { ...Policy.standard.siblings, onHalt }
             const policy: Policy.Policy = { ...Policy.standard, haltPrecedence, siblings }
@@ -149,7 +149,7 @@ describe("halts of approved calls, killed at every record", () => {
   }
 })
 
-describe("calls beside one that ends them, killed before their ends are recorded", () => {
+describe("calls beside a call that ends them, killed before their ends are recorded", () => {
   const act = Tool.make("act", {
     parameters: { what: Schema.Literals(["pays", "halts", "fails"]) },
     idempotent: true,
@@ -165,7 +165,7 @@ describe("calls beside one that ends them, killed before their ends are recorded
   ] as const
   for (const [what, siblings] of cases) {
     for (const order of [["pays", what], [what, "pays"]] as const) {
-      it.effect(`R-541: ${order.join(" beside ")}: a started call does not start again`, () =>
+      it.effect(`R-541: a started call beside a call that ends the turn does not start again: ${order.join(" beside ")}`, () =>
         Effect.gen(function*() {
           const options = { tools: [act], policy: { ...Policy.standard, siblings } }
           const calls = order.map((kind, index) => Script.toolCall(`c${index}`, "act", { what: kind }))

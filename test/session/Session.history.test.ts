@@ -99,13 +99,13 @@ const played = (seed: number) =>
     return found
   }).pipe(Random.withSeed(seed))
 
-describe("history", () => {
+describe("session history", () => {
   const runs = shareOf(1_000)
   const parts = 10
 
   for (let part = 0; part < parts; part++) {
     it.effect(
-      `law 9: ${runs / parts} generated conversations with random stops, part ${part + 1} of ${parts}`,
+      `law 9: ${runs / parts} generated conversations with random stops keep each protocol, part ${part + 1} of ${parts}`,
       () =>
         Effect.gen(function*() {
           const seeds = Array.from({ length: runs / parts }, (_, index) => part * (runs / parts) + index)
@@ -115,7 +115,7 @@ describe("history", () => {
     )
   }
 
-  it("the validators find what is wrong", () => {
+  it("the validators find invalid threads", () => {
     const calls = [Message.toolCall("a", "read"), Message.toolCall("b", "read")]
     const said = (...messages: ReadonlyArray<Message.Message>) =>
       new Set(

@@ -58,7 +58,7 @@ const fateOf = (receipt: Journal.Receipt | undefined) =>
 
 for (const [name, store] of Object.entries(stores)) {
   describe(`messages into the run of a session: ${name}`, () => {
-    it.effect("a steer of another process is in the next request, once, and its receipt says so", () =>
+    it.effect("a steer of another process is in the next request once, and its receipt says delivered", () =>
       Effect.gen(function*() {
         const asked: Array<Adapter.Request> = []
         const look = yield* lookWith((turn) =>
@@ -84,7 +84,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual(Journal.check(yield* journalOf("s")), [])
       }).pipe(Effect.provide(store)))
 
-    it.effect("a follow re-opens the run, and what no run gets is left to the next one, or refused", () =>
+    it.effect("a follow re-opens the run, and a message that no run gets waits for the next run or is refused", () =>
       Effect.gen(function*() {
         const look = yield* lookWith((turn) =>
           turn === 0
@@ -111,7 +111,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual(kept.submitted?.map(({ id }) => id), ["m2", "m4"])
       }).pipe(Effect.provide(store)))
 
-    it.effect("a session without work stays so behind a refused and behind a withdrawn message", () =>
+    it.effect("a session without work stays without work after a refused and after a withdrawn message", () =>
       Effect.gen(function*() {
         yield* Session.submit("s", "too late", { id: "m1", mode: "follow", otherwise: "refuse" })
         assert.propertyVal(yield* receiptOf("m1"), "became", "refused")
@@ -128,7 +128,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual(Journal.check(yield* journalOf("s")), [])
       }).pipe(Effect.provide(store)))
 
-    it.effect("G95: the same id and content again is the same receipt, and other content is refused", () =>
+    it.effect("G95: the same id and content returns the same receipt, and other content under the id is refused", () =>
       Effect.gen(function*() {
         const look = yield* lookWith((turn) =>
           turn === 0 ? Session.submit("s", "not that", { id: "m", mode: "steer" }) : Effect.void
@@ -143,7 +143,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.lengthOf((yield* journalOf("s")).filter(({ _tag }) => _tag === "MessageSubmitted"), 1)
       }).pipe(Effect.provide(store)))
 
-    it.effect("G49: of a withdrawal and a delivery at once, at every append, one counts, and both learn it", () =>
+    it.effect("G49: of a withdrawal and a concurrent delivery one counts, at every append, and both sides learn the outcome", () =>
       Effect.gen(function*() {
         const fates = new Set<string>()
         for (let at = 0; at < 14; at++) {
@@ -175,8 +175,8 @@ for (const [name, store] of Object.entries(stores)) {
       }))
 
     for (const withStop of [false, true]) {
-      const what = withStop ? "G46: a stop and a steer of another process" : "G45: a steer of another process"
-      it.effect(`${what}, before every append: in the thread once, or refused`, () =>
+      const what = withStop ? "G46: a steer beside a stop of another process" : "G45: a steer of another process"
+      it.effect(`${what}, sent before any append, is in the thread once or refused`, () =>
         Effect.gen(function*() {
           const fates = new Set<string>()
           for (let at = 1; at < 14; at++) {
@@ -235,7 +235,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual(delivered, [["one", "two", "three"]])
       }).pipe(Effect.provide(store)))
 
-    it.effect("G96: a run that fails before its first reply gives back its own message, and has delivered none", () =>
+    it.effect("G96: a run that fails before its first reply gives back its own message, and has delivered no message", () =>
       Effect.gen(function*() {
         yield* Session.submit("s", "go", { id: "own" })
         yield* Session.submit("s", "not that", { id: "m1", mode: "steer" })
@@ -259,7 +259,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual(yield* became, ["completed", "delivered", "delivered"])
       }).pipe(Effect.provide(store)))
 
-    it.effect("G50: killed at every record, each message has one fate, and is in the thread once iff delivered", () =>
+    it.effect("G50: in a run killed at every record each message has one fate, and only a delivered message is in the thread, once", () =>
       Effect.gen(function*() {
         const look = yield* lookWith((turn) =>
           turn === 0
@@ -309,7 +309,7 @@ for (const [name, store] of Object.entries(stores)) {
 }
 
 describe("messages into the run of a session", () => {
-  it.effect("how the run ended is the reason of a refusal, also where a budget made its last step", () =>
+  it.effect("a refused message has the run's end as its reason, also where a budget ended the run", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [string, object]> = [
         ["budget", { budget: Budget.make({ calls: 1 }, { onExhausted: "halt" }) }],
@@ -332,7 +332,7 @@ describe("messages into the run of a session", () => {
       }
     }))
 
-  it.effect("a message that comes after the end is refused with the reason of that end, also behind a snapshot", () =>
+  it.effect("a message sent after a run's end is refused with the reason of that end, also after a snapshot", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [string, object]> = [
         ["finished", {}],
@@ -354,7 +354,7 @@ describe("messages into the run of a session", () => {
       }
     }))
 
-  it.effect("an inbox of its own is a defect of a kept session, and works in a run of its handler", () =>
+  it.effect("an inbox option is a defect in a kept session, and works in a run inside a handler", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       yield* inbox.follow("inner", { id: "i" })
@@ -372,7 +372,7 @@ describe("messages into the run of a session", () => {
       yield* Effect.provide(program, [modelOf(1), Session.Store.layerMemory])
     }))
 
-  it.effect("a mode that does not exist is a defect", () =>
+  it.effect("an unknown mode of a message is a defect", () =>
     Effect.gen(function*() {
       const exit = yield* Effect.exit(Session.submit("s", "hi", { mode: "later" as never }))
       assert.match(String(exit), /mode of Session.submit|mode.*steer/)

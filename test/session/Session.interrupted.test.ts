@@ -75,8 +75,8 @@ const stoppedBefore = (isIt: (record: Journal.Record) => boolean, onStopped = (_
     })
   )
 
-describe("a stop that is appended at the same moment", () => {
-  it.effect("Q-15: as the resumption of a run is not overrun by it: nothing starts, and the run ends as stopped", () =>
+describe("a stop appended at the same moment as another record", () => {
+  it.effect("Q-15: after a stop appended just before a run's resumption nothing starts, and the run ends as stopped", () =>
     Effect.gen(function*() {
       const records = upTo(
         "ReplyReceived",
@@ -101,7 +101,7 @@ describe("a stop that is appended at the same moment", () => {
       ]))
     }))
 
-  it.effect("Q-15: as another operation abandons the run is not lost: it has its report, and the operation goes on", () =>
+  it.effect("Q-15: a stop appended just before another operation abandons the run has its report, and the operation continues", () =>
     Effect.gen(function*() {
       const records = upTo(
         "CallStarted",
@@ -128,7 +128,7 @@ describe("a stop that is appended at the same moment", () => {
       ]))
     }))
 
-  it.effect("Q-15: as the start of a call does not start the handler, also of a tool that blocks", () =>
+  it.effect("Q-15: a stop appended just before a call's start prevents the handler, also of a tool that blocks", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const tools = [working(log, {}, worked)] as unknown as []
@@ -144,8 +144,8 @@ describe("a stop that is appended at the same moment", () => {
     }))
 })
 
-describe("an attempt that had failed before the process ended", () => {
-  it.effect("D-02: is followed by the next one, whose gates were passed", () =>
+describe("an attempt that failed before its process ended", () => {
+  it.effect("D-02: a resumed run follows a failed attempt with the next attempt, and does not ask the passed gates again", () =>
     Effect.gen(function*() {
       const toolsOf = (log: Array<string>) =>
         [working(
@@ -166,7 +166,7 @@ describe("an attempt that had failed before the process ended", () => {
 })
 
 describe("a call of a lost reply", () => {
-  it.effect("D-06: of the same id is none of the reply that is asked for again, where that calls another tool", () =>
+  it.effect("D-06: a lost reply's call is no part of the repeated reply, which calls another tool under the same id", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const reading = (name: string) =>
@@ -194,8 +194,8 @@ describe("a call of a lost reply", () => {
     }))
 })
 
-describe("the step in which the model has no tools", () => {
-  it.effect("Q-15: runs no handler where the run was interrupted behind its reply", () =>
+describe("the last step, in which the model has no tools", () => {
+  it.effect("Q-15: a run interrupted after the reply of its last step runs no handler", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const tools = [working(log, {}, worked)] as unknown as []

@@ -50,7 +50,7 @@ const isValid = ({ session }: Pick<Session.Kept, "session">) => {
 }
 
 describe("a kept run", () => {
-  it.effect("the intent is recorded before a call and its result after it, within the run's records", () =>
+  it.effect("a call's start is recorded before the call and its result after the call, within the run's records", () =>
     memory(Effect.gen(function*() {
       const seen: Array<ReadonlyArray<string>> = []
       const look = Tool.make("look", {
@@ -71,7 +71,7 @@ describe("a kept run", () => {
       ])
     })))
 
-  it.effect("loading returns the session of the operation, at rest and with calls waiting", () =>
+  it.effect("Session.load returns the operation's session, at rest and with waiting calls", () =>
     memory(Effect.gen(function*() {
       const scripts = [[done], [calling("echo:c0"), done], [calling("ask:q")], [calling("pay:p", "appr:m", "ask:q")]]
       for (const [index, script] of scripts.entries()) {
@@ -84,7 +84,7 @@ describe("a kept run", () => {
       }
     })))
 
-  it.effect("an append contains only what is new, however long the history is", () =>
+  it.effect("an append contains only new records, however long the history grows", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       let kept: Session.Kept = yield* Session.open("s")
@@ -101,7 +101,7 @@ describe("a kept run", () => {
       assert.strictEqual(kept.session.thread.messages.length, 120)
     })))
 
-  it.effect("R-468: of two operations at one version one runs, and nothing of the other does", () =>
+  it.effect("R-468: of concurrent operations at one version one runs, and no call of the others runs", () =>
     memory(Effect.gen(function*() {
       const { pay, runs } = payer()
       const waiting = yield* started("s", [calling("pay:p")], [pay])
@@ -119,7 +119,7 @@ describe("a kept run", () => {
       assert.include(String(again), "it has been written to since it was read, by another program or by this one")
     })))
 
-  it.effect("a call whose intent cannot be written does not run, and the operation fails", () =>
+  it.effect("a call whose start cannot be written does not run, and the operation fails", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const free = { ...pay, approval: false }
@@ -138,7 +138,7 @@ describe("a kept run", () => {
       assert.deepStrictEqual(runs, [])
     }))
 
-  it.effect("R-456: a run that could not start leaves the session as it was", () =>
+  it.effect("R-456: a run that could not start leaves the session unchanged", () =>
     memory(Effect.gen(function*() {
       const asked = yield* started("s", [calling("ask:q")])
       const reply = (script: Script.Input) => (session: Session.Session) =>
@@ -151,7 +151,7 @@ describe("a kept run", () => {
       assert.deepStrictEqual(transcript(session.thread).slice(-2), ["user(Oslo)", "assistant(done)"])
     })))
 
-  it.effect("a run inside a handler is its own affair", () =>
+  it.effect("a run inside a handler writes no call into the session's journal", () =>
     memory(Effect.gen(function*() {
       const inner = Script.layer([calling("echo:i0"), done])
       const sub = Tool.fromChat("sub", {
@@ -179,7 +179,7 @@ describe("a kept run", () => {
       assert.deepStrictEqual((yield* Session.load("s"))?.session, throughJson(kept.session))
     })))
 
-  it.effect("of two that open a session at once one begins it, and both have it", () =>
+  it.effect("two concurrent openings create one session, and both return the session", () =>
     memory(Effect.gen(function*() {
       const both = yield* Effect.all([
         Session.open("s", { context: { by: 1 } }),
@@ -194,7 +194,7 @@ describe("a kept run", () => {
 })
 
 describe("a kept stream", () => {
-  it.effect("its events are those of the operation, and its session is in the store when it has ended", () =>
+  it.effect("a kept stream emits the operation's events, and its session is in the store at the end", () =>
     memory(Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const stream = Session.keepStream(opened, (session) => Session.streamReply(session, "go", { tools }))
@@ -206,7 +206,7 @@ describe("a kept stream", () => {
       assert.strictEqual((stale as { readonly _tag: string })._tag, "SessionConflict")
     })))
 
-  it.effect("one whose reader leaves stays interrupted, with every whole step", () =>
+  it.effect("a kept stream left by its reader stays interrupted, with every whole step", () =>
     memory(Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const stream = Session.keepStream(opened, (session) => Session.streamReply(session, "go", { tools }))
@@ -220,7 +220,7 @@ describe("a kept stream", () => {
 })
 
 describe("a killed run", () => {
-  it.effect("killed at any record, the session is valid, and no approved call that had begun runs again", () =>
+  it.effect("a run killed at any record has a valid session, and no approved call that had begun runs again", () =>
     Effect.gen(function*() {
       const whole = yield* memory(Effect.gen(function*() {
         const { pay } = payer()
@@ -266,7 +266,7 @@ describe("a killed run", () => {
       }
     }))
 
-  it.effect("the journal records which calls had begun, their results, and the key under which each can be retried", () =>
+  it.effect("the journal records which calls had begun, their results, and a distinct key for each call", () =>
     memory(Effect.gen(function*() {
       const reached = yield* Deferred.make<void>()
       const stuck = Tool.make("stuck", {
@@ -291,8 +291,8 @@ describe("a killed run", () => {
     })))
 })
 
-describe("an error that carries a request", () => {
-  it.effect("M-10: is kept in the journal without the key that is in it", () =>
+describe("an error with a request", () => {
+  it.effect("M-10: an error with a request is kept in the journal without the key of the request", () =>
     Effect.gen(function*() {
       const url = "https://example.com/v1?key=sk-secret-1&alt=sse"
       const request = HttpClientRequest.get(url).pipe(HttpClientRequest.bearerToken("sk-secret-2"))
