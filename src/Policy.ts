@@ -162,7 +162,7 @@ export const standard: Policy = {
 }
 
 /**
- * ALLM's behaviour, as far as Heddle's laws allow: an unknown tool fails the turn, the finish reason alone decides
+ * ALLM's behavior, as far as Heddle's laws allow: an unknown tool fails the turn, the finish reason alone decides
  * whether tools run, the call header's arguments replace lost ones, tool events come in groups, and results are cut
  * only for tools asking for a cut.
  *
@@ -190,7 +190,7 @@ export const allm: Policy = {
 }
 
 /**
- * falai's behaviour, as far as Heddle's laws allow: tools start as soon as their arguments are final, run alone and
+ * falai's behavior, as far as Heddle's laws allow: tools start as soon as their arguments are final, run alone and
  * block interruption unless declared otherwise, results come in request order, a failure interrupts its siblings, and
  * five follow-ups are closed by an answer.
  *

@@ -1,6 +1,6 @@
 /**
  * Result of one model turn: its text, reasoning, tool calls, end and cost. Plain data; the provider's own words and
- * numbers are kept next to the normalised values.
+ * numbers are kept next to the normalized values.
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"

@@ -456,7 +456,7 @@ export const layerRuns: (
 export const revoke: (id: string) => Effect.Effect<boolean, Journals.StoreError, Journals.Store> = Journals.revoke
 
 /**
- * Asks a session's run to stop, from any process. The request is a record, honoured by the session's current or next
+ * Asks a session's run to stop, from any process. The request is a record, honored by the session's current or next
  * owner. The run ends softly, with outcome `Cancelled` and reason `"stop"`, and the session is then in status
  * `stopped`. A session without a run does not change.
  *

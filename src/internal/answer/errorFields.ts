@@ -39,7 +39,7 @@ const cut = (text: string, most: number): string => {
   return `${text.slice(0, Math.max(0, end))}…`
 }
 
-/** Returns a text safe to show, cut. Secrets across the cut are recognised whole. */
+/** Returns a text safe to show, cut. Secrets across the cut are recognized whole. */
 export const shownText = (text: string, isAll = false, most = Infinity): string =>
   cut(Json.beginningWithoutSecrets(text, isAll, most), most)
 

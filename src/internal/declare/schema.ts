@@ -593,7 +593,7 @@ export const nearest = (given: string, names: ReadonlyArray<string>): string | u
   return near
 }
 
-/** Normalises naming styles: `max_turns` equals `maxTurns`. */
+/** Normalizes naming styles: `max_turns` equals `maxTurns`. */
 const plain = (name: string): string => name.replaceAll(/[_-]/g, "").toLowerCase()
 
 /** Returns the edit distance between two words. */

@@ -200,7 +200,7 @@ export interface Tool<Name extends string, Params, Success, Failure, R, Fatal = 
   readonly summary?: string
   /** `true` if the model reads one line and requests the schema through `tool_help`. */
   readonly compact: boolean
-  /** Version of the tool's behaviour. None if left out. */
+  /** Version of the tool's behavior. None if left out. */
   readonly version?: string
   /** Your own data on the tool. */
   readonly metadata: Json.JsonObject
@@ -499,7 +499,7 @@ export interface Declarations<P, E, R, Fatal> {
   /** `true` to offer the model one line; it requests the schema through the `tool_help` tool. Defaults to `false`. */
   readonly compact?: boolean
   /**
-   * Text changing with the tool's behaviour, such as a hash. It is recorded with a run: a call made by a model or
+   * Text changing with the tool's behavior, such as a hash. It is recorded with a run: a call made by a model or
    * approved by a person for one version is denied if the tool has another version by then, or is gone. None by
    * default.
    */

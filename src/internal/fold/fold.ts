@@ -254,7 +254,7 @@ const foldWhole = (state: State, event: Event.Event): void => {
 
 const finishReasons: ReadonlyArray<string> = Response.FinishReason.literals
 
-/** Normalises an unknown finish reason to `other`: the message has ended in any case. */
+/** Normalizes an unknown finish reason to `other`: the message has ended in any case. */
 const normalised = (reason: Response.FinishReason | null): Response.FinishReason | null =>
   reason === null || reason === undefined || finishReasons.includes(reason) ? reason ?? null : "other"
 

@@ -55,7 +55,7 @@ export interface PublicOptions {
   /**
    * Calls in the run by id, read and extended by the function: pass one map for all events of a run. Without the map,
    * an event not naming its tool is published only if `publish` is not a function, and a typed-answer call is
-   * recognised only in its announcing events, so its handler events are published.
+   * recognized only in its announcing events, so its handler events are published.
    */
   readonly calls?: Map<string, PublicCall>
   /** Event time, in milliseconds since 1970. None by default. */

@@ -52,7 +52,7 @@ export const ofText = (text: string): Arguments => {
     : ofValue(parsed.success)
 }
 
-/** Normalises a provider's argument text: some write `null` for a call without arguments. */
+/** Normalizes a provider's argument text: some write `null` for a call without arguments. */
 const written = (text: string): string => text.trim() === "null" ? "" : text
 
 /** Scanner state at the end of a JSON text: open braces, and whether a string or an escape is open. */

@@ -2,7 +2,7 @@
  * Admission: a pure state machine deciding which calls may run next. Calls are admitted first come, first served.
  * Shared calls overlap up to a bound; an exclusive call waits until nothing runs, and blocks all later calls.
  * Handlers still running outside this queue, from an earlier turn or after their call's answer, count while alive: they
- * never run beside an exclusive call, and within their grace period they count towards the bound.
+ * never run beside an exclusive call, and within their grace period they count toward the bound.
  */
 import type * as Types from "effect/Types"
 
@@ -15,7 +15,7 @@ export interface Ticket {
 export interface Outsiders {
   /** Number of live handlers. They keep exclusive calls out. */
   readonly alive: number
-  /** Number of live handlers not given up. They count towards the bound. */
+  /** Number of live handlers not given up. They count toward the bound. */
   readonly occupying: number
   /** Number of live exclusive handlers. They keep every call out. */
   readonly exclusive: number

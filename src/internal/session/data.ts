@@ -232,7 +232,7 @@ const broken = (session: (typeof Data)["Type"]): string | undefined => {
 }
 
 /**
- * A session: serialisable data only.
+ * A session: serializable data only.
  *
  * @category schemas
  */

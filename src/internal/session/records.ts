@@ -107,7 +107,7 @@ const longestDetail = 10_000
 
 /** Returns a text without secrets, cut between characters. */
 const shown = (text: string, longest: number): string =>
-  // A secret cut by the limit is recognised by the text after the cut.
+  // A secret cut by the limit is recognized by the text after the cut.
   Json.withoutSecrets(text.slice(0, 2 * longest), false).slice(0, longest).replace(/[\uD800-\uDBFF]$/, "")
 
 /**

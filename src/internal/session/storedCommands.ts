@@ -41,7 +41,7 @@ const appended = (
 export interface StopReceipt {
   /** Request id, for `Session.receipt`. Left out if no run, or no such call, was open. */
   readonly id?: string
-  /** Journal version containing the request. From here on the stop is honoured, even if the process dies. */
+  /** Journal version containing the request. From here on the stop is honored, even if the process dies. */
   readonly accepted: number
   /** Waits until the run has ended, and reports its calls' outcomes. */
   readonly ended: Effect.Effect<States.StopReport, Journals.StoreError, Journals.Store>
@@ -98,7 +98,7 @@ const hasOpenCall = (
 
 /**
  * Asks a session's run, or one of its calls, to stop, whichever process runs the session. If the owner is gone, the
- * next owner honours the request.
+ * next owner honors the request.
  */
 export const stop = (
   id: string,
