@@ -68,7 +68,7 @@ const problemsOf = (result: Event.ChatResult | undefined): unknown =>
 
 describe("a typed answer", () => {
   for (const [mode, facts, reply] of [["tool", undefined, answer], ["native", nativeFacts, say]] as const) {
-    it.effect(`G59: two that do not fit, by ${mode}, are asked for again, and one that fits is the output`, () =>
+    it.effect(`G59: two misfits by ${mode} are asked for again, and an answer that fits becomes the output`, () =>
       Effect.gen(function*() {
         const script = [reply({ city: 1 }), reply({ city: 2 }), reply(written)]
         const { asked, result } = yield* run(script, { output: weather }, facts)
@@ -79,7 +79,7 @@ describe("a typed answer", () => {
         assert.include(last, "celsius")
       }))
 
-    it.effect(`G59: a third that does not fit, by ${mode}, ends the run, with what does not fit`, () =>
+    it.effect(`G59: a third misfit by ${mode} ends the run with the issues of the answer`, () =>
       Effect.gen(function*() {
         const script = [reply({ city: 1 }), reply({ city: 2 }), reply({ city: 3 }), reply(written)]
         const { asked, result } = yield* run(script, { output: weather }, facts)
@@ -93,14 +93,14 @@ describe("a typed answer", () => {
       }))
   }
 
-  it.effect("G59: a text where the tool is due is followed by a message that says so", () =>
+  it.effect("G59: a text in place of the answer tool is followed by a message that names the tool", () =>
     Effect.gen(function*() {
       const { asked, result } = yield* run([say("7 in Oslo"), answer()], { output: weather })
       assert.deepStrictEqual(result?.output, value)
       assert.include(Message.text(asked[1]!.messages.at(-1)!), "final_answer")
     }))
 
-  it.effect("R-519: finalize runs the tools without the schema, and asks once more with it and without tools", () =>
+  it.effect("R-519: finalize runs the tools without the schema and asks once more with the schema and without tools", () =>
     Effect.gen(function*() {
       const output = Output.make(Weather, { mode: "finalize" })
       const script = [[toolCall("a", "look"), finish("tool_calls")], say("warm"), say(written)]
@@ -114,7 +114,7 @@ describe("a typed answer", () => {
       assert.notProperty(result, "finalized")
     }))
 
-  it.effect("R-519: a root that is no object is a member of one on the wire alone", () =>
+  it.effect("R-519: a root that is not an object is wrapped in an object on the wire alone", () =>
     Effect.gen(function*() {
       const output = Output.make(Schema.Array(Schema.Finite))
       const byTool = yield* run([answer({ value: [1, 2] })], { output })
@@ -122,7 +122,7 @@ describe("a typed answer", () => {
       assert.deepStrictEqual([byTool.result?.output, native.result?.output], [[1, 2], [3]])
     }))
 
-  it.effect("R-519: a null that stands for a missing member is none", () =>
+  it.effect("R-519: a null for an optional member decodes as a missing member", () =>
     Effect.gen(function*() {
       const nulled = { ...written, wind: null }
       const byTool = yield* run([answer(nulled)], { output: weather })
@@ -130,7 +130,7 @@ describe("a typed answer", () => {
       assert.deepStrictEqual([byTool.result?.output, native.result?.output], [value, value])
     }))
 
-  it.effect("G61: a sibling that crashes beside a valid answer is answered, and the value stands", () =>
+  it.effect("G61: a crashing sibling of a valid answer is answered, and the value stands", () =>
     Effect.gen(function*() {
       const broken = Tool.make("broken", { parameters: {}, handler: () => Effect.die("broken") })
       const script = [[toolCall("a", "broken"), toolCall("b", "final_answer", written), finish("tool_calls")]]
@@ -139,7 +139,7 @@ describe("a typed answer", () => {
       assert.deepStrictEqual(result?.steps[0]?.toolResults.map(({ isError }) => isError === true), [true, false])
     }))
 
-  it.effect("G62: of a halt and an answer in one turn the first in call order counts", () =>
+  it.effect("G62: the first in call order of a halt and an answer in one turn counts", () =>
     Effect.gen(function*() {
       const stop = Tool.make("stop", { parameters: {}, handler: () => Effect.succeed(Tool.halt("stopped", 1)) })
       const calls = [toolCall("a", "stop"), toolCall("b", "final_answer", written)] as const
@@ -158,7 +158,7 @@ describe("a typed answer", () => {
         answer
       ], ["native", nativeFacts, say]] as const
     ) {
-      it.effect(`G85: at maxTurns under "${onMaxTurns}" one closing call, by ${mode}, gives the answer`, () =>
+      it.effect(`G85: at maxTurns under "${onMaxTurns}" one closing call by ${mode} gives the answer`, () =>
         Effect.gen(function*() {
           const options = { output: weather, tools: [look], maxTurns: 1, policy: { ...Policy.standard, onMaxTurns } }
           const { asked, result } = yield* run([calls, reply(written)], options, facts)
@@ -171,7 +171,7 @@ describe("a typed answer", () => {
   }
 
   for (const [mode, facts, reply] of [["tool", undefined, answer], ["native", nativeFacts, say]] as const) {
-    it.effect(`G85: a closing answer that does not fit, by ${mode}, ends the run with what does not fit`, () =>
+    it.effect(`G85: a closing misfit by ${mode} ends the run with the issues of the answer`, () =>
       Effect.gen(function*() {
         const options = { output: weather, tools: [look], maxTurns: 1 }
         const { asked, result } = yield* run([calls, reply({ city: "Oslo", celsius: 7 })], options, facts)
@@ -180,7 +180,7 @@ describe("a typed answer", () => {
         assert.include(detail.issues, "celsius")
       }))
 
-    it.effect(`R-519: a decoding that throws, by ${mode}, is an answer that does not fit`, () =>
+    it.effect(`R-519: an answer by ${mode} whose decoding throws is a misfit`, () =>
       Effect.gen(function*() {
         const decode = SchemaGetter.transform((city: string) => {
           if (city === "Nowhere") throw new Error("no such city")
@@ -194,7 +194,7 @@ describe("a typed answer", () => {
       }))
   }
 
-  it.effect("R-519: a step that is narrowed to other tools offers the tool for the answer as well", () =>
+  it.effect("R-519: a step narrowed to other tools also offers the answer tool", () =>
     Effect.gen(function*() {
       for (const tools of [[], ["look"]]) {
         const given = { output: weather, tools: [look], prepareStep: () => ({ tools }) }
@@ -204,7 +204,7 @@ describe("a typed answer", () => {
       }
     }))
 
-  it.effect("R-519: a step with one tool is one with tools", () =>
+  it.effect("R-519: a step with one tool counts as a step with tools", () =>
     Effect.gen(function*() {
       const given = { output: weather, tools: [look], prepareStep: () => ({ tools: ["look"] }) }
       const { asked } = yield* run([answer()], given, { native: "withoutTools", forced: true })
@@ -222,7 +222,7 @@ describe("a typed answer", () => {
 
   for (const from of names) {
     for (const to of names.filter((to) => to !== from)) {
-      it.effect(`R-519: a switch from ${from} to ${to} in a step asks for the answer in the way of the second`, () =>
+      it.effect(`R-519: a switch from ${from} to ${to} in a step asks for the answer in the way of the second model`, () =>
         Effect.gen(function*() {
           const down = [Script.preflightError("provider_unavailable")]
           for (const isClosing of [false, true]) {
@@ -258,7 +258,7 @@ describe("a typed answer", () => {
       forced: true
     }, answer], ["native", nativeFacts, say]] as const
   ) {
-    it.effect(`G85: in the reserve of a deadline one closing call, by ${mode}, gives the answer`, () =>
+    it.effect(`G85: in the reserve of a deadline one closing call by ${mode} gives the answer`, () =>
       Effect.gen(function*() {
         const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.never })
         const script = [[toolCall("a", "slow"), finish("tool_calls")], reply(written)]
@@ -275,7 +275,7 @@ describe("a typed answer", () => {
       }))
   }
 
-  it.effect("G85: an answer that comes in the reserve of a deadline, by the only tool, counts", () =>
+  it.effect("G85: an answer by the only tool that arrives in the reserve of a deadline counts", () =>
     Effect.gen(function*() {
       const json = JSON.stringify(written)
       const late: Adapter.Service = {
@@ -298,7 +298,7 @@ describe("a typed answer", () => {
       assert.deepStrictEqual((yield* Fiber.join(fiber)).output, value)
     }))
 
-  it.effect("G86: killed at any record, the repair is asked for once and counted once", () =>
+  it.effect("G86: a run killed at any record asks for each repair once and counts it once", () =>
     Effect.gen(function*() {
       for (const facts of [undefined, nativeFacts]) {
         const replies: Replies = ({ messages }) => {
@@ -321,7 +321,7 @@ describe("a typed answer", () => {
       assert.deepStrictEqual(JSON.parse(Message.text(result!.steps[0]!.toolResults[0]!)), written)
     }))
 
-  it.effect("G63: events and journals have it encoded; Chat.run and Session.reply give its value", () =>
+  it.effect("G63: events and folds hold the encoded output, and Session.reply gives the decoded value", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Chat.stream("q", { output: weather })).pipe(
         Effect.provide(Script.layer([answer()]))
@@ -338,7 +338,7 @@ describe("a typed answer", () => {
       assert.strictEqual(celsius, 7)
     }))
 
-  it.effect("R-519: one step has no typed answer: neither its request nor its reply is about it", () =>
+  it.effect("R-519: Session.step asks for no typed answer and returns a plain reply", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([say("Hello")])
       const session = Session.make({ thread: Thread.fromMessages([Message.user("q")]) })
@@ -351,7 +351,7 @@ describe("a typed answer", () => {
     }))
 })
 
-describe("on the four adapters over loopback", () => {
+describe("typed answers of each adapter over loopback", () => {
   const json = JSON.stringify(written)
   const chat = {
     said: ChatBodies.body(ChatBodies.said(json), ChatBodies.finish("stop")),
@@ -398,7 +398,7 @@ describe("on the four adapters over loopback", () => {
   for (const [name, { called, layer, modes, said }] of Object.entries(adapters)) {
     for (const mode of ["auto", "native", "tool", "finalize"] as const) {
       for (const has of ["plain", "withTools"] as const) {
-        it.effect(`G58: ${name}, ${mode}, ${has === "plain" ? "without tools" : "with tools"}: one typed value`, () =>
+        it.effect(`G58: ${name}, ${mode}, ${has === "plain" ? "without tools" : "with tools"}: a run gives one typed value`, () =>
           Effect.scoped(Effect.gen(function*() {
             const bodies: Array<string> = []
             const server = yield* Server.serve(({ body }) => {
@@ -421,7 +421,7 @@ describe("on the four adapters over loopback", () => {
   }
 })
 
-describe("the answer while it comes", () => {
+describe("the streamed answer", () => {
   const pieces = (whole: string, size: number) => whole.match(new RegExp(`[^]{1,${size}}`, "g"))!
 
   /** A model that says a text, or the arguments of the tool, in pieces, with a wait before each. */
@@ -477,7 +477,7 @@ describe("the answer while it comes", () => {
     })
 
   for (const by of ["text", "call"] as const) {
-    it.effect(`G60: by ${by}: parts grow, a number comes when it has ended, and the whole value comes once`, () =>
+    it.effect(`G60: parts of an answer by ${by} grow, a number comes after its end, and the whole value comes once`, () =>
       Effect.gen(function*() {
         const output = Output.make(Schema.Struct({ city: Schema.String, days: Schema.Array(Schema.Finite) }))
         const whole = { city: "Oslo", days: [10, 20] }
@@ -490,7 +490,7 @@ describe("the answer while it comes", () => {
         assert.deepStrictEqual(completed, [whole])
       }))
 
-    it.effect(`G60: by ${by}, cut at any piece: parts, and no value`, () =>
+    it.effect(`G60: an answer by ${by} cut at any piece gives no output`, () =>
       Effect.gen(function*() {
         const output = Output.make(Schema.Struct({ city: Schema.String }))
         const all = pieces(JSON.stringify({ city: "Oslo" }), 2)
@@ -533,7 +533,7 @@ describe("the answer while it comes", () => {
     return Object.is(part, whole)
   }
 
-  it.effect("G87: every prefix of a JSON text gives a part of the whole, and no exception", () =>
+  it.effect("G87: every prefix of a JSON text gives a part of the whole value and never throws", () =>
     Effect.gen(function*() {
       const drawn = Arbitrary.schema(Schema.Record(Schema.String, Schema.Json))
       const result = yield* Arbitrary.checkEffect(drawn, (whole) =>
@@ -549,7 +549,7 @@ describe("the answer while it comes", () => {
       assert.isUndefined(Arbitrary.formatCheckFailure(result))
     }))
 
-  it("G87: a part has no member __proto__ and no other prototype, as the accepted answer has none", () => {
+  it("G87: a part has no member __proto__ and no other prototype, like the accepted answer", () => {
     const text = "{\"a\":1,\"__proto__\":{\"polluted\":true},\"b\":{\"__proto__\":[1]}}"
     for (let length = 1; length <= text.length; length++) {
       const part = partOf(text.slice(0, length)) as { readonly b?: object }
@@ -559,7 +559,7 @@ describe("the answer while it comes", () => {
     assert.notProperty({}, "polluted")
   })
 
-  it.effect("G87: the last part of a native answer with a member __proto__ is the accepted answer", () =>
+  it.effect("G87: the last part of a native answer with a member __proto__ equals the accepted answer", () =>
     Effect.gen(function*() {
       const text = "{\"notes\":{\"__proto__\":{\"polluted\":true},\"kept\":1}}"
       const notes = Output.make(Schema.Struct({ notes: Schema.Record(Schema.String, Schema.Json) }), { mode: "native" })
@@ -574,7 +574,7 @@ describe("the answer while it comes", () => {
     }))
 })
 
-it.effect("R-519: the span of each request says how it asks, and which repair it is", () =>
+it.effect("R-519: the span of each request carries the output mode and the number of the repair", () =>
   Effect.gen(function*() {
     const { spans, tracer } = Spans.recording()
     yield* run([answer({ city: 1 }), answer()], { output: weather }).pipe(Effect.withTracer(tracer))
@@ -585,8 +585,8 @@ it.effect("R-519: the span of each request says how it asks, and which repair it
     assert.deepStrictEqual(shown, [["tool", undefined], ["tool", 1]])
   }))
 
-describe("what readers see", () => {
-  it.effect("R-519: pages see the answer, and not the call that gives it", () =>
+describe("readers of a typed answer", () => {
+  it.effect("R-519: clients see the answer and not the call that gives the answer", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Chat.stream("q", { output: weather, tools: [look] })).pipe(
         Effect.provide(Script.layer([[toolCall("a", "look"), finish("tool_calls")], answer()]))
@@ -610,7 +610,7 @@ describe("what readers see", () => {
     }))
 })
 
-it.effect("R-507: a run with a typed answer is not resumed without it, and nothing is written then", () =>
+it.effect("R-507: resuming a run with a typed answer without the output option fails and writes nothing", () =>
   Effect.gen(function*() {
     const output = Output.make(Weather)
     const whole = yield* kept(() => answer(), { rules: [], output })
@@ -621,15 +621,15 @@ it.effect("R-507: a run with a typed answer is not resumed without it, and nothi
     assert.deepStrictEqual(again.result.output, value)
   }))
 
-describe("bad input", () => {
-  it("R-519: options that are none are refused by their names", () => {
+describe("bad input to an output", () => {
+  it("R-519: Output.make refuses wrong options by their names", () => {
     assert.throws(() => Output.make(Weather, { mode: "xml" as never }), /mode must be/)
     assert.throws(() => Output.make(Weather, { retries: -1 }), /retries must be/)
     assert.throws(() => Output.make(Weather, { retrys: 1 } as never), /did you mean "retries"/)
     assert.throws(() => Output.make({ city: Schema.String } as never), /schema must be a Schema/)
   })
 
-  it.effect("R-519: options that do not go with it are defects that say which to leave out", () =>
+  it.effect("R-519: options that conflict with output are defects that name the option to leave out", () =>
     Effect.gen(function*() {
       const beside = yield* run([say("x")], { output: weather, responseFormat: { type: "json_object" } })
       assert.match(defectOf(beside.exit), /output: leave responseFormat out/)

@@ -67,7 +67,7 @@ const wrong: Readonly<Record<string, () => unknown>> = {
   "returns a number": () => 7,
   "returns nothing": () => undefined,
   "returns another tag": () => ({ _tag: "Other" }),
-  "returns what cannot be read": () => ({
+  "returns an unreadable object": () => ({
     get _tag(): string {
       throw broken
     }
@@ -80,7 +80,7 @@ describe("a wrong rule", () => {
     for (const [what, does] of Object.entries(wrong)) {
       // What `end` returns says nothing.
       if (hook === "end" && what.startsWith("returns") && what !== "returns a promise") continue
-      it.effect(`R-504: whose ${hook} ${what} is a defect that names it, and a kept run goes on with the right one`, () =>
+      it.effect(`R-504: a rule whose ${hook} ${what} is a defect that names the rule, and a kept run continues with the right rule`, () =>
         Effect.gen(function*() {
           const rule = Rule.make("wrong", { [hook]: does } as never)
           assert.include(defectOf(yield* running(rule)), `rule "wrong": ${hook}`)
@@ -89,7 +89,7 @@ describe("a wrong rule", () => {
     }
   }
 
-  it.effect("R-504: that cannot be opened is a defect that names it", () =>
+  it.effect("R-504: a rule that cannot be opened is a defect that names the rule", () =>
     Effect.gen(function*() {
       const opens: ReadonlyArray<() => unknown> = [
         () => {
@@ -113,8 +113,8 @@ describe("a wrong rule", () => {
     "a note of a function": (ask) => Rule.ask(ask, { note: (() => 1) as never }),
     "an answer to a call": (ask) => Rule.ask(ask, { messages: [Message.answer("gone", "x")] }),
     "a call": (ask) => Rule.ask(ask, { messages: [Message.assistant("", [Message.toolCall("x", "look", {})])] }),
-    "no messages": (ask) => Rule.ask(ask, { messages: ["hello"] as never }),
-    "no list of messages": (ask) => Rule.ask(ask, { messages: 7 as never }),
+    "strings for messages": (ask) => Rule.ask(ask, { messages: ["hello"] as never }),
+    "a number for messages": (ask) => Rule.ask(ask, { messages: 7 as never }),
     "a text for messages": (ask) => Rule.ask(ask, { messages: "hello" as never }),
     "a thread for messages": (ask, at) => Rule.ask(ask, { messages: at.thread as never }),
     "a text for messages of a last step": () => Rule.last("enough", { messages: "hello" as never }),
@@ -124,13 +124,13 @@ describe("a wrong rule", () => {
       ...ask,
       view: [Message.assistant("", [Message.toolCall("x", "look", {})])]
     }),
-    "a view that is no list": (ask) => ({ ...ask, view: 7 }),
-    "no request": () => ({}),
+    "a view that is a number": (ask) => ({ ...ask, view: 7 }),
+    "an empty request": () => ({}),
     "a request that has no adapter": (ask) => ({ ...ask, adapter: undefined }),
     "a request with messages": (ask) => ({ ...ask, messages: [] }),
-    "a request of a mode that does not exist": (ask) => ({ ...ask, mode: "auto " }),
-    "a request with a system prompt that is no text": (ask) => ({ ...ask, system: 7 }),
-    "a request with tools that are no Map": (ask) => ({ ...ask, runTools: [look] }),
+    "a request with an unknown mode": (ask) => ({ ...ask, mode: "auto " }),
+    "a request with a number for its system prompt": (ask) => ({ ...ask, system: 7 }),
+    "a request with an array for its tools": (ask) => ({ ...ask, runTools: [look] }),
     "a request with a field that the template has": (ask) => ({ ...ask, temperature: 1 }),
     "a template with a misspelt field": (ask) => ({ ...ask, template: { ...ask.template, temprature: 1 } }),
     "a template with a wrong temperature": (ask) => ({ ...ask, template: { ...ask.template, temperature: "warm" } }),
@@ -143,23 +143,23 @@ describe("a wrong rule", () => {
     "a misspelt field beside a request": (ask) => Rule.ask(ask, { notes: "a" } as never),
     "a misspelt field of a last step": () => Rule.last("enough", { mesages: [] } as never),
     "a misspelt field of an end": () => ({ ...Rule.end(), detail: 1 }),
-    "an effect that is none": (ask) => Rule.ask(ask, { recorded: 7 as never }),
+    "a number for an effect": (ask) => Rule.ask(ask, { recorded: 7 as never }),
     "an effect that dies": (ask) => Rule.ask(ask, { recorded: Effect.die(broken) }),
     "an effect that fails": (ask) => Rule.ask(ask, { recorded: Effect.fail(broken) as never }),
     "the name of another rule": () => ({ _tag: "End", outcome: { _tag: "RuleEnded", rule: "other", status: "error" } }),
     "an end that waits": () => ({ _tag: "End", outcome: { _tag: "AskUser", question: "?", pendingToolCallId: "c" } }),
-    "an end over a detail's bound": () => Rule.end({ detail: "n".repeat(70_000) }),
+    "an end with a detail over its bound": () => Rule.end({ detail: "n".repeat(70_000) }),
     "a reason of the library": () => ({ _tag: "Last", by: "structured" })
   }
   for (const [what, ask] of Object.entries(said)) {
-    it.effect(`R-504: that says ${what} is a defect that names it, and a kept run goes on with the right one`, () =>
+    it.effect(`R-504: a rule that returns ${what} is a defect that names the rule, and a kept run continues with the right rule`, () =>
       Effect.gen(function*() {
         const exit = yield* mended(Rule.make("wrong", { ask } as never))
         assert.include(defectOf(exit), "rule \"wrong\"")
       }))
   }
 
-  it.effect("R-504: whose next ends with an outcome that waits, or with a reason of the library, is a defect", () =>
+  it.effect("R-504: a rule whose next returns a waiting outcome, a reason of the library or bad messages is a defect", () =>
     Effect.gen(function*() {
       const ends: ReadonlyArray<unknown> = [
         { _tag: "End", outcome: { _tag: "ApprovalRequested", suspensions: [] } },
@@ -180,14 +180,14 @@ describe("a wrong rule", () => {
     }))
 
   for (const hook of ["reply", "next", "end"] as const) {
-    it.effect(`R-504: whose ${hook} fails is a defect that names it`, () =>
+    it.effect(`R-504: a rule whose ${hook} fails is a defect that names the rule`, () =>
       Effect.gen(function*() {
         const exit = yield* mended(Rule.make("wrong", { [hook]: () => Effect.fail(broken) } as never))
         assert.include(defectOf(exit), `rule "wrong": ${hook} died`)
       }))
   }
 
-  it.effect("R-504: whose hear returns a promise that is rejected is a defect, and no rejection is left over", () =>
+  it.effect("R-504: a rule whose hear returns a rejected promise is a defect, and no rejection stays unhandled", () =>
     Effect.gen(function*() {
       const left: Array<unknown> = []
       const seen = (reason: unknown) => void left.push(reason)
@@ -200,14 +200,14 @@ describe("a wrong rule", () => {
       assert.isEmpty(left)
     }))
 
-  it.effect("R-504: whose handlers are no Context is a defect that names it", () =>
+  it.effect("R-504: a rule whose handlers are not a Context is a defect that names the rule", () =>
     Effect.gen(function*() {
       assert.throws(() => Rule.make("wrong", { handlers: { count: 1 } as never }), /rule "wrong": handlers/)
       const exit = yield* running(Rule.make("wrong", { open: () => Effect.succeed({ handlers: {} as never }) }))
       assert.include(defectOf(exit), "rule \"wrong\": handlers")
     }))
 
-  it.effect("R-504: that returns a misspelt field for a reply is a defect that names the right one", () =>
+  it.effect("R-504: a rule that returns a misspelt field for a reply is a defect that names the right field", () =>
     Effect.gen(function*() {
       const keeping = Rule.make("wrong", { reply: () => Rule.keep({ note_: 1 } as never) })
       assert.include(defectOf(yield* mended(keeping)), "rule \"wrong\": reply")
@@ -215,7 +215,7 @@ describe("a wrong rule", () => {
       assert.include(defectOf(yield* mended(asking)), "did you mean \"after\"?")
     }))
 
-  it.effect("R-504: that asks again after no time is a defect", () =>
+  it.effect("R-504: a rule that asks again after an invalid time is a defect", () =>
     Effect.gen(function*() {
       for (const after of [-1, Number.NaN, Infinity, "5 seconds"]) {
         const rule = Rule.make("wrong", { reply: () => Rule.askAgain({ after: after as never }) })
@@ -223,7 +223,7 @@ describe("a wrong rule", () => {
       }
     }))
 
-  it.effect("R-505: notes of a step are bounded together, over all that is said about it", () =>
+  it.effect("R-505: the notes of a step are bounded together, over all rules and hooks", () =>
     Effect.gen(function*() {
       const note = "n".repeat(60_000)
       const rules = ["a", "b", "c", "d", "wrong"].map((name, index) =>
@@ -234,7 +234,7 @@ describe("a wrong rule", () => {
       assert.include(defectOf(yield* running(...rules)), "rule \"wrong\": with its note")
     }))
 
-  it("R-506: has no name, or one that is taken", () => {
+  it("R-506: Rule.make refuses an invalid or a reserved name", () => {
     for (
       const name of ["", "7up", "a b", "a".repeat(65), "maxTurns", "last", "completed", "constructor", "toString", 7]
     ) {
@@ -242,7 +242,7 @@ describe("a wrong rule", () => {
     }
   })
 
-  it.effect("R-506: is refused with the options: no list, no rule of Rule.make, and two of one name", () =>
+  it.effect("R-506: options refuse rules that are not a list, not made by Rule.make or not of distinct names", () =>
     Effect.gen(function*() {
       const one = Rule.make("one", {})
       const lists: ReadonlyArray<readonly [unknown, RegExp]> = [
@@ -269,7 +269,7 @@ describe("a wrong rule", () => {
       assert.match(defectOf(twice), /a name of its own/)
     }).pipe(Effect.provide([model(), Session.Store.layerMemory])))
 
-  it.effect("R-507: that has noted something and is missing at a resumption is refused, and nothing is written", () =>
+  it.effect("R-507: a resumption without a rule that has noted something fails and writes nothing", () =>
     Effect.gen(function*() {
       const noting = Rule.make("noting", { ask: (ask) => Rule.ask(ask, { note: 1 }) })
       const failing = Rule.make("failing", { reply: () => Effect.die(broken) })
@@ -286,7 +286,7 @@ describe("a wrong rule", () => {
     }).pipe(Effect.provide([model(), Session.Store.layerMemory])))
 })
 
-it.effect("R-510: what rules say before one of them makes the step the last one stays, each once", () =>
+it.effect("R-510: notes, messages and effects of the rules stay, once each, when a rule makes the step the last", () =>
   Effect.gen(function*() {
     const asked: Array<Adapter.Request> = []
     let [questions, told] = [0, 0]
@@ -315,7 +315,7 @@ it.effect("R-510: what rules say before one of them makes the step the last one 
     assert.strictEqual(result.finalized, "enough")
   }))
 
-describe("a rule that never comes to an end", () => {
+describe("a rule that never ends", () => {
   const never: Readonly<Record<string, Parameters<typeof Rule.make>[1]>> = {
     open: { open: () => Effect.never },
     ask: { ask: () => Effect.never },
@@ -325,7 +325,7 @@ describe("a rule that never comes to an end", () => {
     end: { end: () => Effect.never }
   }
   for (const [hook, hooks] of Object.entries(never)) {
-    it.effect(`R-508: in ${hook} is ended by a deadline and by a stop, with a valid thread`, () =>
+    it.effect(`R-508: a deadline and a stop end a run whose rule hangs in ${hook}, and the thread stays valid`, () =>
       Effect.gen(function*() {
         const given = () => options(Rule.make("hangs", hooks as never))
         const timed = yield* passing(
@@ -346,7 +346,7 @@ describe("a rule that never comes to an end", () => {
         assert.isEmpty(check.thread(stopped.thread))
       }))
 
-    it.effect(`R-508: in ${hook}, uninterruptible, is abandoned by its name`, () =>
+    it.effect(`R-508: a rule that hangs uninterruptibly in ${hook} is abandoned by its name`, () =>
       Effect.gen(function*() {
         const stubborn = JSON.stringify(Object.keys(hooks))
         assert.include(stubborn, hook === "recorded" ? "ask" : hook)
@@ -363,7 +363,7 @@ describe("a rule that never comes to an end", () => {
       }))
   }
 
-  it.effect("R-509: in asking again goes on until a stop or the deadline", () =>
+  it.effect("R-509: a rule that always asks again repeats the request until the deadline", () =>
     Effect.gen(function*() {
       const asked: Array<Adapter.Request> = []
       const again = Rule.make("again", { reply: () => Rule.askAgain({ after: 10 }) })

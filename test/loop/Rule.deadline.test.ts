@@ -10,7 +10,7 @@ import { seamOf, stepOf } from "../support/seam.ts"
 const steps = [stepOf("", "c0")]
 
 describe("the rule deadline", () => {
-  it.effect("makes the step the last one, once the time for tools is over", () =>
+  it.effect("the rule deadline makes the step the last once the time for tools is over", () =>
     Effect.gen(function*() {
       let now = 499
       const { asked, base } = seamOf({ tools: [look] }, { now: () => now, toolsUntil: 500 })
@@ -22,7 +22,7 @@ describe("the rule deadline", () => {
       assert.strictEqual(last?._tag === "Ask" && last.ask.template.toolChoice, "none")
     }))
 
-  it.effect("changes nothing without tools, in a last step, or where the reply is recorded", () =>
+  it.effect("the rule deadline changes nothing without tools, in a last step or for a recorded reply", () =>
     Effect.gen(function*() {
       const late = { now: () => 500, toolsUntil: 500 }
       const notesOf = (options: object, more: Partial<Rule.At>) =>
@@ -33,7 +33,7 @@ describe("the rule deadline", () => {
       assert.deepStrictEqual(yield* notesOf({ tools: [look] }, {}), { last: "deadline" })
     }))
 
-  it.effect("stays decided in a run that was killed at any record, whatever the time is then", () =>
+  it.effect("the rule deadline decides the same in a run killed at any record, whatever the time is by then", () =>
     Effect.gen(function*() {
       const replies: Replies = ({ messages, toolChoice }) =>
         toolChoice === "none" || messages.length > 2

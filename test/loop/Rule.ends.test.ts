@@ -44,7 +44,7 @@ const publicEvents = (status: Status) =>
 
 describe("a run that a rule ends", () => {
   for (const status of statuses) {
-    it.effect(`is no answer of a sub-agent, and says why (${status})`, () =>
+    it.effect(`a sub-agent ended by a rule gives no answer and reports why (${status})`, () =>
       Effect.gen(function*() {
         const result = yield* Chat.run("outer", { tools: [sub(status)] }).pipe(Effect.provide(model))
         const [answer] = result.steps[0]?.toolResults ?? []
@@ -53,7 +53,7 @@ describe("a run that a rule ends", () => {
         assert.strictEqual(error, "the run ended without an answer: enough: {\"price\":7}")
       }))
 
-    it.effect(`is no answer of a kept sub-agent that was killed at a record (${status})`, () =>
+    it.effect(`a kept sub-agent ended by a rule and killed at a record gives the same result (${status})`, () =>
       Effect.gen(function*() {
         const written: Array<Written> = []
         const options = { tools: [sub(status)], requestId: "run" }
@@ -75,7 +75,7 @@ describe("a run that a rule ends", () => {
         }
       }))
 
-    it.effect(`has its status in a session, in its journal and over JSON (${status})`, () =>
+    it.effect(`a run ended by a rule has its status in a session, in its journal and over JSON (${status})`, () =>
       Effect.gen(function*() {
         const opened = yield* Session.open("s")
         const options = { rules: [enough(status)] }
@@ -92,7 +92,7 @@ describe("a run that a rule ends", () => {
         assert.strictEqual(result.outcome._tag, "Completed")
       }).pipe(Effect.provide([model, Session.Store.layerMemory])))
 
-    it.effect(`is the status of its span (${status})`, () =>
+    it.effect(`the span of a run ended by a rule has the status of the end (${status})`, () =>
       Effect.gen(function*() {
         const { spans, tracer } = recording()
         yield* Chat.run("Hi", { rules: [enough(status)], agent: { name: "helper" } }).pipe(
@@ -104,7 +104,7 @@ describe("a run that a rule ends", () => {
         assert.strictEqual(statusOf(run).startsWith("ERROR"), status === "error")
       }))
 
-    it.effect(`is one event in public form, without its detail, for each protocol (${status})`, () =>
+    it.effect(`a run ended by a rule gives one public event without its detail in each protocol (${status})`, () =>
       Effect.gen(function*() {
         const events = yield* publicEvents(status)
         const end = events.at(-1)
@@ -121,7 +121,7 @@ describe("a run that a rule ends", () => {
         )
       }))
 
-    it.effect(`is noted in a terminal (${status})`, () =>
+    it.effect(`a terminal notes the rule that ended a run (${status})`, () =>
       Effect.gen(function*() {
         let noted = ""
         const view = new Terminal.View({ text: () => {}, note: (text) => void (noted += text) })
@@ -129,7 +129,7 @@ describe("a run that a rule ends", () => {
         assert.strictEqual(noted, "! The run was ended by the rule \"enough\".\n")
       }))
 
-    it.live(`is an error of an agent over MCP, and an event of its server (${status})`, () =>
+    it.live(`a run ended by a rule is an error of an agent over MCP and an event of its server (${status})`, () =>
       Effect.gen(function*() {
         const agent = Agent.make({ name: "helper", description: "Helps", run: () => ({ rules: [enough(status)] }) })
         const site = yield* serve([agent], model, { mcp: McpServer.routes({ tools: [] }) })

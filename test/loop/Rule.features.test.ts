@@ -112,7 +112,7 @@ const budget = (limit: number, { estimate = 10, waiting = Effect.void, onExhaust
   })
 
 describe("a budget as a rule", () => {
-  it.effect("ends with one last answer, or ends the run", () =>
+  it.effect("a budget rule ends with one last answer or ends the run", () =>
     Effect.gen(function*() {
       const last = yield* run(looking(9), { tools: [look], rules: [budget(25)] })
       assert.strictEqual(last.asked.length, 3)
@@ -128,7 +128,7 @@ describe("a budget as a rule", () => {
       })
     }))
 
-  it.effect("shares its account with the runs that handlers start", () =>
+  it.effect("a budget rule shares its account with the runs that handlers start", () =>
     Effect.gen(function*() {
       const rules = Rule.layer([budget(45)])
       const sub = Tool.fromChat("look", { parameters: {}, chat: () => Chat.stream("inner") })
@@ -140,7 +140,7 @@ describe("a budget as a rule", () => {
       assert.strictEqual(result.finalized, "purse")
     }))
 
-  it.effect("an inner run that gets nothing answers its call with the name of the rule", () =>
+  it.effect("a nested run refused by a budget rule answers its call with the name of the rule", () =>
     Effect.gen(function*() {
       const sub = Tool.fromChat("look", { parameters: {}, chat: () => Chat.stream("inner") })
       const { result } = yield* Effect.provide(run(looking(9), { tools: [sub] }), Rule.layer([budget(10)]))
@@ -148,7 +148,7 @@ describe("a budget as a rule", () => {
       assert.isTrue(result.steps[0]?.toolResults[0]?.isError === true)
     }))
 
-  it.effect("a stop leaves nothing reserved", () =>
+  it.effect("a stop leaves nothing reserved in a budget rule", () =>
     Effect.gen(function*() {
       const account = new Account(100)
       const { asked, result } = yield* stoppedAt((held) => [budget(100, { waiting: held })], looking(1)).pipe(
@@ -159,7 +159,7 @@ describe("a budget as a rule", () => {
       assert.deepStrictEqual([account.reserved, account.spent], [0, 0])
     }))
 
-  it.effect("killed at each record: the same requests, and a lost reservation is spent", () =>
+  it.effect("a run with a budget rule killed at each record makes the same requests and spends a lost reservation", () =>
     Effect.gen(function*() {
       const spent: Array<number> = []
       const given = () => ({ tools: [look], rules: [budget(1000)] })
@@ -228,7 +228,7 @@ const saying = (...texts: ReadonlyArray<string>): Replies => (request) => [
 describe("a typed answer as a rule", () => {
   const good = "{\"city\":\"Oslo\",\"celsius\":7}"
 
-  it.effect("is asked for in its form, and repaired by one message each", () =>
+  it.effect("a typed-answer rule asks in its format and repairs with one message each", () =>
     Effect.gen(function*() {
       const { asked, result } = yield* run(saying("Cold.", "{\"city\":1}", good), { rules: [typed(Weather)] })
       assert.strictEqual(result.outcome._tag, "Completed")
@@ -238,7 +238,7 @@ describe("a typed answer as a rule", () => {
       assert.include(String(textsOf(asked[2]!).at(-1)), "Answer anew: ")
     }))
 
-  it.effect("ends the run when its repairs are used up", () =>
+  it.effect("a typed-answer rule ends the run when its repairs are used up", () =>
     Effect.gen(function*() {
       const { asked, result } = yield* run(saying("a", "b", "c", good), { rules: [typed(Weather)] })
       assert.strictEqual(asked.length, 3)
@@ -246,7 +246,7 @@ describe("a typed answer as a rule", () => {
       assert.deepInclude((result.outcome as { readonly detail: object }).detail, { repairs: 2 })
     }))
 
-  it.effect("keeps its repair where the turn that follows is the last one", () =>
+  it.effect("a typed-answer rule keeps its repair when the next turn is the last", () =>
     Effect.gen(function*() {
       const rules = [typed(Weather)]
       const { asked, result } = yield* run(saying("a", good), {
@@ -260,7 +260,7 @@ describe("a typed answer as a rule", () => {
       assert.strictEqual(result.finalized, "max_turns")
     }))
 
-  it.effect("shows the answer so far", () =>
+  it.effect("a typed-answer rule shows the answer so far", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Chat.stream("go", { rules: [typed(Weather)], includeRawChunks: true }))
         .pipe(Effect.provideService(Adapter.Adapter, modelOf(saying(good), [])))
@@ -268,7 +268,7 @@ describe("a typed answer as a rule", () => {
       assert.deepStrictEqual(partials, [{ partial: { city: "Oslo", celsius: 7 } }])
     }))
 
-  it.effect("adds no event that would change the reply, its calls, its usage or the journal", () =>
+  it.effect("a rule may not add an event that changes the reply, its calls, its usage or the journal", () =>
     Effect.gen(function*() {
       const added: ReadonlyArray<unknown> = [
         { _tag: "TextDelta", id: null, delta: "more" },
@@ -289,7 +289,7 @@ describe("a typed answer as a rule", () => {
       }
     }))
 
-  it.effect("a stop in a repair ends the run with what it has", () =>
+  it.effect("a stop during a repair ends the run with its steps so far", () =>
     Effect.gen(function*() {
       const slow = (held: Effect.Effect<void>) =>
         Rule.make("slow", { ask: (ask, { stepIndex }) => stepIndex === 0 ? ask : Effect.as(held, ask) })
@@ -299,7 +299,7 @@ describe("a typed answer as a rule", () => {
       assert.strictEqual(result.steps.length, 1)
     }))
 
-  it.effect("killed at each record: each repair is asked for once", () =>
+  it.effect("a run with a typed-answer rule killed at each record asks for each repair once", () =>
     Effect.gen(function*() {
       const whole = yield* killedAtEach(saying("a", "b", good), () => ({ rules: [typed(Weather)] }))
       assert.strictEqual(whole.asked.length, 3)
@@ -358,7 +358,7 @@ describe("messages into a running run as a rule", () => {
         })
     })
 
-  it.effect("delivers between two steps, in order, and tells it once", () =>
+  it.effect("an inbox rule delivers messages between two steps, in order, and records each delivery once", () =>
     Effect.gen(function*() {
       const box = new Inbox()
       const { asked, result } = yield* run(looking(1), { tools: [sending(box)], rules: [inbox(box)] })
@@ -367,7 +367,7 @@ describe("messages into a running run as a rule", () => {
       assert.deepStrictEqual(textsOf(result.thread), ["go", "", "seen", "Hurry.", "Please.", "done"])
     }))
 
-  it.effect("re-opens a run behind its end, within its turns", () =>
+  it.effect("an inbox rule re-opens an ended run within its turns", () =>
     Effect.gen(function*() {
       const asks = (maxTurns: number) =>
         Effect.suspend(() => {
@@ -386,7 +386,7 @@ describe("messages into a running run as a rule", () => {
       assert.deepStrictEqual(open.box.delivered, ["m1"])
     }))
 
-  it.effect("a stop before the request leaves the message where it is", () =>
+  it.effect("a stop before the request leaves the message of an inbox rule undelivered", () =>
     Effect.gen(function*() {
       const box = new Inbox()
       box.send("m1", "Hurry.")
@@ -396,7 +396,7 @@ describe("messages into a running run as a rule", () => {
       assert.deepStrictEqual(box.delivered, [])
     }))
 
-  it.effect("killed at each record: each message stands once in the thread, and is noted as delivered", () =>
+  it.effect("a run with an inbox rule killed at each record has each message once in its thread and notes its delivery", () =>
     Effect.gen(function*() {
       let box = new Inbox()
       const given = () => {
@@ -436,7 +436,7 @@ describe("another model as a rule", () => {
   const mute: Replies = () => [Script.streamError("provider_unavailable")]
 
   for (const [title, broken] of [["refuses", down], ["breaks before it says anything", mute]] as const) {
-    it.effect(`is asked where the first one ${title}, and from then on`, () =>
+    it.effect(`a fallback rule asks the second model from the time on when the first ${title}`, () =>
       Effect.gen(function*() {
         const second: Array<Adapter.Request> = []
         const rules = [fallback([modelOf(looking(2), second)])]
@@ -446,7 +446,7 @@ describe("another model as a rule", () => {
       }))
   }
 
-  it.effect("is not asked where the reply has said something", () =>
+  it.effect("a fallback rule asks no second model after the reply has said something", () =>
     Effect.gen(function*() {
       const second: Array<Adapter.Request> = []
       const rules = [fallback([modelOf(saying("other"), second)])]
@@ -455,14 +455,14 @@ describe("another model as a rule", () => {
       assert.deepStrictEqual(second, [])
     }))
 
-  it.effect("all fail: the error of the last one", () =>
+  it.effect("a run whose models all fail under a fallback rule fails with the last error", () =>
     Effect.gen(function*() {
       const third = modelOf(() => [Script.preflightError("rate_limited")], [])
       const failed = yield* Effect.flip(run(down, { rules: [fallback([modelOf(down, []), third])] }))
       assert.strictEqual(failed._tag === "AdapterError" && failed.reason, "rate_limited")
     }))
 
-  it.effect("a stop while it switches: no further request", () =>
+  it.effect("a stop while a fallback rule switches causes no further request", () =>
     Effect.gen(function*() {
       const second: Array<Adapter.Request> = []
       const slow = (held: Effect.Effect<void>) =>
@@ -473,7 +473,7 @@ describe("another model as a rule", () => {
       assert.strictEqual(result.outcome._tag, "Cancelled")
     }))
 
-  it.effect("killed at each record: the run asks the one that its note names", () =>
+  it.effect("a run with a fallback rule killed at each record asks the model that its note names", () =>
     Effect.gen(function*() {
       let second: Array<Adapter.Request> = []
       const given = () => {
@@ -526,7 +526,7 @@ describe("a summary as a rule", () => {
     return turn < 3 ? [toolCall(`c${turn}`, "look"), finish("tool_calls")] : [text("done"), finish("stop")]
   }
 
-  it.effect("is shown in place of the thread, which stays as it is", () =>
+  it.effect("a summary rule shows the summary in place of the thread and leaves the thread whole", () =>
     Effect.gen(function*() {
       const { asked, result } = yield* run(replies, { tools: [look], rules: [summary(4)] })
       assert.strictEqual(result.outcome._tag, "Completed")
@@ -535,7 +535,7 @@ describe("a summary as a rule", () => {
       assert.deepStrictEqual(shown, ["go", "go", "Summarize", "So far", "So far"])
     }))
 
-  it.effect("a stop while it is made: no request", () =>
+  it.effect("a stop while a summary is made causes no further request", () =>
     Effect.gen(function*() {
       const reached = yield* Deferred.make<void>()
       const asked: Array<Adapter.Request> = []
@@ -555,7 +555,7 @@ describe("a summary as a rule", () => {
       assert.strictEqual(result.steps.length, 2)
     }))
 
-  it.effect("killed at each record: it is made once it is not noted, and found where it is", () =>
+  it.effect("a run with a summary rule killed at each record makes a summary unless one is noted", () =>
     Effect.gen(function*() {
       const summaries: Array<number> = []
       const whole = yield* killedAtEach(replies, () => ({ tools: [look], rules: [summary(4)] }), ({ asked }) => {
@@ -566,7 +566,7 @@ describe("a summary as a rule", () => {
       assert.strictEqual(summaries.at(-1), 0)
     }))
 
-  it.effect("may be a rule of all runs, the one that makes it included", () =>
+  it.effect("a summary rule may be a rule of all runs, including the run that makes the summary", () =>
     Effect.gen(function*() {
       const { asked, result } = yield* run(replies, { tools: [look] }).pipe(Effect.provide(Rule.layer([summary(4)])))
       assert.strictEqual(result.outcome._tag, "Completed")
@@ -574,7 +574,7 @@ describe("a summary as a rule", () => {
     }))
 })
 
-it.effect("R-514: an effect of a rule that waits and succeeds with nothing leaves no fiber behind the run", () =>
+it.effect("R-514: a rule's effect that waits and succeeds with nothing leaves no fiber behind the run", () =>
   Effect.gen(function*() {
     const wait = Effect.sleep("1 second")
     const rules: ReadonlyArray<Rule.Rule> = [
@@ -592,7 +592,7 @@ it.effect("R-514: an effect of a rule that waits and succeeds with nothing leave
     }
   }))
 
-it.effect("R-515: what a rule opens is released once the handlers have ended, also where the reader leaves", () =>
+it.effect("R-515: resources opened by a rule are released after the handlers end, also when the reader leaves", () =>
   Effect.gen(function*() {
     const happened: Array<string> = []
     const noted = (what: string) => Effect.sync(() => void happened.push(what))
@@ -610,7 +610,7 @@ it.effect("R-515: what a rule opens is released once the handlers have ended, al
     assert.deepStrictEqual(happened, ["stopped", "released"])
   }))
 
-it.effect("G83: a repeated request finds the notes of the one before it, and so does a resumed run", () =>
+it.effect("G83: a repeated request and the next step find the note of the previous request", () =>
   Effect.gen(function*() {
     const replies: Replies = (request) =>
       turnOf(request) === 0 ? [toolCall("c0", "look"), finish("tool_calls")] : [text("done"), finish("stop")]
@@ -633,7 +633,7 @@ it.effect("G83: a repeated request finds the notes of the one before it, and so 
     assert.deepStrictEqual(asked.map(({ model }) => model), ["model 1", "model 2", "model 3", "model 4"])
   }))
 
-it.effect("G84: a rule that asks for another step over an end that waits, was cancelled or failed changes nothing", () =>
+it.effect("G84: a rule that asks for another step changes no waiting, cancelled or failed end", () =>
   Effect.gen(function*() {
     const onward = Rule.make("onward", { next: () => Rule.go() })
     const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })

@@ -35,13 +35,13 @@ const looking = (turns: number): Replies => ({ messages }) => {
 }
 
 describe("the rules of the guide", () => {
-  it("have fewer than fifteen lines", () => {
+  it("each rule of the guide has fewer than fifteen lines", () => {
     for (const name of ["stuck", "larger", "escalate", "pinned"]) {
       assert.isBelow(textOf(name).split("\n").length, 15, name)
     }
   })
 
-  it.effect("stuck ends a run that was killed at any record behind the third equal answer", () =>
+  it.effect("the rule stuck ends a run behind the third equal answer, also when the run is killed at any record", () =>
     Effect.gen(function*() {
       const { asked, result } = yield* killedAtEach(looking(9), () => ({ tools: [look], rules: [ruleOf("stuck")] }))
       assert.strictEqual(asked.length, 3)
@@ -53,13 +53,13 @@ describe("the rules of the guide", () => {
       })
     }))
 
-  it.effect("larger asks the same models in a run that was killed at any record", () =>
+  it.effect("the rule larger asks the same models in a run killed at any record", () =>
     Effect.gen(function*() {
       const { asked } = yield* killedAtEach(looking(5), () => ({ tools: [look], rules: [ruleOf("larger")] }))
       assert.deepStrictEqual(asked.map(({ model }) => model), [...Array<undefined>(4), "large", "large"])
     }))
 
-  it.effect("pinned asks the model that it noted, in a run that was killed at any record, and its service no more", () =>
+  it.effect("the rule pinned asks its noted model in a run killed at any record and does not ask its service again", () =>
     Effect.gen(function*() {
       let prices = 0
       const given = (model: string) => ({

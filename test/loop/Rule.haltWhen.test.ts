@@ -9,7 +9,7 @@ import { answered, seamOf, stepOf } from "../support/seam.ts"
 const steps = [stepOf("", "c0"), stepOf("", "c1")]
 
 describe("the rule haltWhen", () => {
-  it.effect("ends the run behind the step that its condition holds of, at once or after a wait", () =>
+  it.effect("the rule haltWhen ends the run behind the step for which its condition holds, at once or after a wait", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const conditions = [(step: unknown) => {
@@ -25,14 +25,14 @@ describe("the rule haltWhen", () => {
       assert.deepStrictEqual(seen, [steps[1], steps[1], steps[1]])
     }))
 
-  it.effect("is not asked behind a step that ends the run by itself, or behind a second pass", () =>
+  it.effect("the rule haltWhen asks no condition behind a step that ends the run by itself or behind a second pass", () =>
     Effect.gen(function*() {
       const { decided } = seamOf({ haltWhen: () => assert.fail("it is asked") })
       assert.deepStrictEqual((yield* decided(answered, { steps }))?.next, { _tag: "End", outcome: answered })
       yield* decided(undefined, { steps, last: "structured" })
     }))
 
-  it.effect("stands before the rules of the caller, which may go on", () =>
+  it.effect("the rule haltWhen precedes the caller's rules, which may continue the run", () =>
     Effect.gen(function*() {
       const seen: Array<Rule.Next> = []
       const on = Rule.make("on", { next: (next) => (seen.push(next), Rule.go()) })
@@ -42,7 +42,7 @@ describe("the rule haltWhen", () => {
       assert.deepStrictEqual(seen, [{ _tag: "End", outcome: { _tag: "HaltWhen", stepIndex: 1 } }])
     }))
 
-  it.effect("ends a run that was killed at any record behind the same step", () =>
+  it.effect("the rule haltWhen ends a run killed at any record behind the same step", () =>
     Effect.gen(function*() {
       const replies: Replies = ({ messages }) => [
         Script.toolCall(`c${messages.length}`, "look"),

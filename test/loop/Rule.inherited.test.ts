@@ -43,7 +43,7 @@ const nesting: Replies = ({ messages }) =>
 const inner = Tool.fromChat("inner", { parameters: {}, chat: () => Chat.stream("in", { system: "inner" }) })
 
 describe("the rules of a layer", () => {
-  it.effect("are asked by a run, and by the runs of its handlers at any depth", () =>
+  it.effect("a run and the runs of its handlers at any depth ask the rules of a layer", () =>
     Effect.gen(function*() {
       const { asked, heard, layer } = counting()
       const middle = Tool.fromChat("inner", {
@@ -55,7 +55,7 @@ describe("the rules of a layer", () => {
       assert.deepStrictEqual(heard, asked.map(() => true))
     }))
 
-  it.effect("are asked by a step, which they may end", () =>
+  it.effect("a step asks the rules of a layer, which may end the step", () =>
     Effect.gen(function*() {
       const { asked, heard, layer } = counting()
       yield* Step.run("Hi", { system: "step" }).pipe(Effect.provide([layer, layerOf()]))
@@ -74,7 +74,7 @@ describe("the rules of a layer", () => {
       }
     }))
 
-  it.effect("may make the request of a step, and of a classification, the last one", () =>
+  it.effect("the rules of a layer may make the request of a step or of a classification the last", () =>
     Effect.gen(function*() {
       const seen: Array<Adapter.Request> = []
       const last = Rule.layer([Rule.make("closing", { ask: () => Rule.last("enough") })])
@@ -85,7 +85,7 @@ describe("the rules of a layer", () => {
       assert.deepStrictEqual(seen.map(({ toolChoice }) => toolChoice), ["none", "none"])
     }))
 
-  it.effect("are asked by a classification, which they may change, ask for again, and refuse", () =>
+  it.effect("a classification asks the rules of a layer, which may change, repeat or refuse its request", () =>
     Effect.gen(function*() {
       const { asked, layer } = counting()
       const seen: Array<Adapter.Request> = []
@@ -112,7 +112,7 @@ describe("the rules of a layer", () => {
       assert.deepStrictEqual(asked, ["classify"])
     }))
 
-  it.effect("are asked by the operations of a session, kept or not", () =>
+  it.effect("the operations of a session, kept or not, ask the rules of a layer", () =>
     Effect.gen(function*() {
       const { asked, layer } = counting()
       const session = Session.make({ id: "s" })
@@ -126,7 +126,7 @@ describe("the rules of a layer", () => {
       assert.deepStrictEqual(asked, ["reply", "step", "start", "kept"])
     }))
 
-  it.effect("are asked by a worker", () =>
+  it.effect("a worker asks the rules of a layer", () =>
     Effect.gen(function*() {
       const { asked, layer } = counting()
       yield* Session.submit("s", "one")
@@ -138,7 +138,7 @@ describe("the rules of a layer", () => {
       assert.deepStrictEqual(asked, ["worker"])
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.live("are asked by the agents of a server", () =>
+  it.live("the agents of a server ask the rules of a layer", () =>
     Effect.gen(function*() {
       const { asked, layer } = counting()
       const agent = Agent.make({ name: "helper", description: "Helps", run: () => ({ system: "agent" }) })
@@ -148,7 +148,7 @@ describe("the rules of a layer", () => {
       assert.deepStrictEqual([status, asked], [200, ["agent"]])
     }))
 
-  it.effect("stand before the rules of a run, which do not reach the runs of its handlers", () =>
+  it.effect("the rules of a layer precede a run's own rules, which do not reach the runs of its handlers", () =>
     Effect.gen(function*() {
       const order: Array<string> = []
       const noting = (name: string) =>
@@ -170,7 +170,7 @@ describe("the rules of a layer", () => {
       ])
     }))
 
-  it.effect("are added up by layers inside one another, each once, until they are taken away", () =>
+  it.effect("nested layers add up their rules, each once, until Rule.Inherited is emptied", () =>
     Effect.gen(function*() {
       const order: Array<string> = []
       const noting = (name: string) =>
@@ -195,7 +195,7 @@ describe("the rules of a layer", () => {
       assert.strictEqual(order.length, 4)
     }))
 
-  it.effect("are not asked by their own effects, in a run, a step or a classification", () =>
+  it.effect("a rule of a layer is not asked by its own effects in a run, a step or a classification", () =>
     Effect.gen(function*() {
       const { asked, count } = counting()
       const running = (system: string) => Effect.orDie(Effect.provide(Chat.run("a", { system }), layerOf()))

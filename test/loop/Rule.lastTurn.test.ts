@@ -11,7 +11,7 @@ const steps = [stepOf("", "c0")]
 const { finish, text, toolCall } = Script
 
 describe("the rule lastTurn", () => {
-  it.effect("offers no tool in a last step, and describes them all the same", () =>
+  it.effect("the rule lastTurn offers no tool in a last step and still describes the tools", () =>
     Effect.gen(function*() {
       const { asked, base } = seamOf({ tools: [look], toolChoice: "required" })
       for (const last of ["max_turns", "deadline", "enough"]) {
@@ -26,14 +26,14 @@ describe("the rule lastTurn", () => {
       assert.strictEqual(open?._tag === "Ask" && open.ask, base)
     }))
 
-  it.effect("changes no request without tools", () =>
+  it.effect("the rule lastTurn leaves a request without tools unchanged", () =>
     Effect.gen(function*() {
       const { asked, base } = seamOf({})
       const prepared = yield* asked({ steps, last: "max_turns" })
       assert.strictEqual(prepared?._tag === "Ask" && prepared.ask.template, base.template)
     }))
 
-  it.effect("stands behind the rules of the caller, of which each may make a step the last one", () =>
+  it.effect("the rule lastTurn follows the caller's rules, any of which may make a step the last", () =>
     Effect.gen(function*() {
       const closing = Rule.make("closing", { ask: () => Rule.last("enough", { note: 1 }) })
       const { asked, names } = seamOf({ tools: [look], rules: [closing] })
@@ -45,7 +45,7 @@ describe("the rule lastTurn", () => {
 
   const closing = Rule.make("closing", { next: (next) => next._tag === "Go" ? Rule.last("enough") : next })
 
-  it.effect("a call that the model makes all the same is answered, and changes no policy", () =>
+  it.effect("the rule lastTurn answers a call made in a last step, under any policy for unknown tools", () =>
     Effect.gen(function*() {
       const policy = { ...Policy.standard, unknownTool: "failTurn", start: "afterTurn" } as const
       const turn = [toolCall("c0", "look"), finish("tool_calls")]
@@ -59,7 +59,7 @@ describe("the rule lastTurn", () => {
       assert.include(String(answer?.content), "not offered in this step")
     }))
 
-  it.effect("is the last one in a run that was killed at any record", () =>
+  it.effect("the rule lastTurn makes the same step the last in a run killed at any record", () =>
     Effect.gen(function*() {
       const replies: Replies = ({ toolChoice }) =>
         toolChoice === "none" ? [text("done"), finish("stop")] : [toolCall("c0", "look"), finish("tool_calls")]

@@ -11,7 +11,7 @@ const steps = [stepOf("", "c0"), stepOf("", "c1")]
 const closing = { ...Policy.standard, onMaxTurns: "finalize" } as const
 
 describe("the rule maxTurns", () => {
-  it.effect("ends the run behind its last turn, or asks for an answer first", () =>
+  it.effect("the rule maxTurns ends the run behind its last turn or asks for an answer first", () =>
     Effect.gen(function*() {
       const nextOf = (maxTurns: number, policy: Policy.Policy, last?: string) =>
         Effect.map(seamOf({ maxTurns, policy }).decided(undefined, { steps, last }), (decided) => decided?.next)
@@ -22,7 +22,7 @@ describe("the rule maxTurns", () => {
       assert.deepStrictEqual(yield* nextOf(2, closing, "max_turns"), ended as Rule.Next)
     }))
 
-  it.effect("takes the bound of the options before that of the policy, and eight without one", () =>
+  it.effect("the rule maxTurns takes the bound of the options before the bound of the policy, and eight without either", () =>
     Effect.gen(function*() {
       const policy = { ...Policy.standard, maxTurns: 2, onMaxTurns: "halt" } as const
       const tagOf = (options: object, all: ReadonlyArray<typeof steps[number]>) =>
@@ -34,7 +34,7 @@ describe("the rule maxTurns", () => {
       assert.notStrictEqual(yield* tagOf({}, many), "Go")
     }))
 
-  it.effect("ends a run whose model calls tools in its last step, by what made the step the last one", () =>
+  it.effect("the rule maxTurns ends a run that calls tools in its last step with the reason of that last step", () =>
     Effect.gen(function*() {
       const outcomeOf = (last: string) =>
         Effect.map(seamOf({ maxTurns: 8 }).decided(undefined, { steps, last }), (decided) => decided?.next)
@@ -48,13 +48,13 @@ describe("the rule maxTurns", () => {
       })
     }))
 
-  it.effect("leaves an end as it is", () =>
+  it.effect("the rule maxTurns leaves an earlier end unchanged", () =>
     Effect.gen(function*() {
       const { decided } = seamOf({ maxTurns: 2, policy: closing })
       assert.deepStrictEqual((yield* decided(answered, { steps }))?.next, { _tag: "End", outcome: answered })
     }))
 
-  it.effect("bounds the rules of the caller, whose messages the last step keeps", () =>
+  it.effect("the rule maxTurns bounds the caller's rules, whose messages the last step keeps", () =>
     Effect.gen(function*() {
       const messages = [{ role: "user", content: "More.", metadata: {} }] as const
       const more = Rule.make("more", { next: () => Rule.go({ messages, note: 1 }) })
@@ -65,7 +65,7 @@ describe("the rule maxTurns", () => {
       })
     }))
 
-  it.effect("bounds a last step of the caller's rules", () =>
+  it.effect("the rule maxTurns bounds a last step of the caller's rules", () =>
     Effect.gen(function*() {
       const last = Rule.make("closing", { next: () => Rule.last("enough") })
       const nextOf = (maxTurns: number, onMaxTurns: "finalize" | "halt") =>
@@ -78,7 +78,7 @@ describe("the rule maxTurns", () => {
       assert.deepStrictEqual(yield* nextOf(2, "halt"), { _tag: "End", outcome: { _tag: "MaxTurns", maxTurns: 2 } })
     }))
 
-  it.effect("ends a run whose rule wants a last step behind each step", () =>
+  it.effect("a run whose rule asks for a last step behind each step ends after one last step", () =>
     Effect.gen(function*() {
       const waits = [<A>(value: A) => value, <A>(value: A) => Effect.as(Effect.yieldNow, value)] as const
       for (const wait of waits) {
@@ -95,14 +95,14 @@ describe("the rule maxTurns", () => {
       }
     }))
 
-  it("a reason that the library uses, or that has another form, is refused", () => {
+  it("Rule.last refuses a reason that the library uses or that is not a name", () => {
     for (const reason of ["max_turns", "deadline", "structured", "last", "error", "", "two words", 1 as never]) {
       assert.throws(() => Rule.last(reason), /^Rule\.last: /)
     }
   })
 
   for (const onMaxTurns of ["finalize", "halt"] as const) {
-    it.effect(`ends a run that was killed at any record alike (${onMaxTurns})`, () =>
+    it.effect(`the rule maxTurns ends a run killed at any record in the same way (${onMaxTurns})`, () =>
       Effect.gen(function*() {
         const replies: Replies = ({ messages, toolChoice }) =>
           toolChoice === "none"

@@ -15,7 +15,7 @@ const errorOf = (reason: Adapter.AdapterError["reason"], retryAfterMillis?: numb
 const busy = errorOf("rate_limited")
 
 describe("the rule retryReply", () => {
-  it.effect("asks again as often as its schedule says, anew in each step", () =>
+  it.effect("the rule retryReply asks again as often as its schedule says, anew in each step", () =>
     Effect.gen(function*() {
       const { replied } = seamOf({ retryReply })
       const askedAgain = (stepIndex: number, error: unknown = busy) =>
@@ -26,7 +26,7 @@ describe("the rule retryReply", () => {
       assert.strictEqual(yield* askedAgain(3, errorOf("malformed_response")), 100)
     }))
 
-  it.effect("keeps a reply that is whole, cannot become whole, or may not be repeated", () =>
+  it.effect("the rule retryReply keeps a reply that is whole, fails for good or may not be repeated", () =>
     Effect.gen(function*() {
       const { replied } = seamOf({ retryReply })
       const kept: ReadonlyArray<Partial<Rule.Replied>> = [
@@ -39,7 +39,7 @@ describe("the rule retryReply", () => {
       for (const reply of kept) assert.deepStrictEqual(yield* replied(reply), { again: undefined, notes: {} })
     }))
 
-  it.effect("stands behind the rules of the caller, which may ask again before it", () =>
+  it.effect("the rule retryReply follows the caller's rules, which may ask again first", () =>
     Effect.gen(function*() {
       const own = Rule.make("own", {
         reply: ({ error }) => error === undefined ? Rule.keep() : Rule.askAgain({ note: 1 })
@@ -52,7 +52,7 @@ describe("the rule retryReply", () => {
       })
     }))
 
-  it.effect("leaves nothing of a broken reply to a run that was killed at any record", () =>
+  it.effect("the rule retryReply leaves nothing of a broken reply to a run killed at any record", () =>
     Effect.gen(function*() {
       let opens = 0
       // The first reply to the first message is broken in each process.

@@ -19,7 +19,7 @@ const options = {
 const steps = [stepOf("done")]
 
 describe("the rule structuredFinalize", () => {
-  it.effect("keeps the form out of the first pass, and the tools out of the second one", () =>
+  it.effect("the rule structuredFinalize keeps the format out of the first pass and the tools out of the second pass", () =>
     Effect.gen(function*() {
       const { asked, base } = seamOf(options)
       const first = yield* asked()
@@ -31,7 +31,7 @@ describe("the rule structuredFinalize", () => {
       assert.deepStrictEqual(second?._tag === "Ask" && second.ask.tools, new Map())
     }))
 
-  it.effect("notes the outcome of the first pass for the second one, with the prompt", () =>
+  it.effect("the rule structuredFinalize notes the outcome of the first pass and adds the prompt for the second pass", () =>
     Effect.gen(function*() {
       const ends: ReadonlyArray<Event.Outcome> = [
         answered,
@@ -52,7 +52,7 @@ describe("the rule structuredFinalize", () => {
       assert.deepStrictEqual(silent?.next, { _tag: "Last", by: "structured", messages: [] })
     }))
 
-  it.effect("makes no second pass behind an end that is no answer, or behind the second pass", () =>
+  it.effect("the rule structuredFinalize makes no second pass behind an end without an answer or behind the second pass", () =>
     Effect.gen(function*() {
       const { decided } = seamOf(options)
       const ends: ReadonlyArray<Event.Outcome> = [
@@ -68,7 +68,7 @@ describe("the rule structuredFinalize", () => {
       assert.deepStrictEqual(second?.next, { _tag: "End", outcome: answered })
     }))
 
-  it.effect("asks for the answer once in a run that was killed at any record", () =>
+  it.effect("the rule structuredFinalize asks for the answer once in a run killed at any record", () =>
     Effect.gen(function*() {
       const replies: Replies = ({ messages, responseFormat }) =>
         responseFormat !== undefined

@@ -10,7 +10,7 @@ const choiceIn = (prepared: object | undefined) =>
   (prepared as { readonly ask: { readonly template: { readonly toolChoice?: unknown } } }).ask.template.toolChoice
 
 describe("the rule toolChoice", () => {
-  it.effect("forces the first turn, and no later one", () =>
+  it.effect("the rule toolChoice forces the first turn and no later turn", () =>
     Effect.gen(function*() {
       const steps = [stepOf("", "c0")]
       for (const toolChoice of ["required", { name: "look" }] as const) {
@@ -21,7 +21,7 @@ describe("the rule toolChoice", () => {
       }
     }))
 
-  it.effect("changes nothing with a choice that forces nothing, or with the policy that forces every turn", () =>
+  it.effect("the rule toolChoice changes nothing for a choice that forces nothing or under the policy that forces every turn", () =>
     Effect.gen(function*() {
       const steps = [stepOf("", "c0")]
       for (const toolChoice of ["auto", "none"] as const) {
@@ -33,13 +33,13 @@ describe("the rule toolChoice", () => {
       assert.strictEqual(choiceIn(yield* asked({ steps })), "required")
     }))
 
-  it.effect("forces nothing where an earlier run has asked for the turn", () =>
+  it.effect("the rule toolChoice forces nothing when an earlier run has made the first request", () =>
     Effect.gen(function*() {
       const { asked } = seamOf({ tools: [look], toolChoice: "required" }, { hasBegun: true })
       assert.strictEqual(choiceIn(yield* asked()), "auto")
     }))
 
-  it.effect("forces the same turns in a run that was killed at any record", () =>
+  it.effect("the rule toolChoice forces the same turns in a run killed at any record", () =>
     Effect.gen(function*() {
       const replies: Replies = ({ toolChoice }) =>
         toolChoice === "required"
