@@ -1,7 +1,7 @@
 /**
  * Repeats steps until an outcome. The stream emits every event of every step in order, then exactly one
  * `ChatCompleted`; a run is its fold. Once it ends, for whatever reason, none of its handlers, timers or model calls is
- * alive.
+ * alive: code that refuses to stop is reported as abandoned.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"

@@ -135,7 +135,7 @@ export class Suspension extends Schema.Opaque<Suspension>()(Schema.Struct({
   answerSchema: Schema.optionalKey(AnswerSchema),
   /**
    * Expiry time, in milliseconds since 1970. From then on answers are refused, and `Session.expire` settles the call: a
-   * question or a manual call with `defaultAnswer`, an approval as denied. Absent without a time limit.
+   * question with its `defaultAnswer` or else as unanswered, any other call as denied. Absent without a time limit.
    */
   expiresAt: Schema.optionalKey(Schema.Finite),
   /** Answer after expiry. */

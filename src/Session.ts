@@ -1628,8 +1628,9 @@ export const settle: {
 } = dual(hasSession, Settling.settle)
 
 /**
- * Settles every overdue call: questions and manual calls by their default, approvals as denied. A session without
- * overdue calls is returned unchanged. Calls do not expire by themselves, and a late answer fails as `expired`.
+ * Settles every overdue call: a question with its default answer or else as unanswered, any other call as denied. A
+ * session without overdue calls is returned unchanged. Calls do not expire by themselves, and a late answer fails as
+ * `expired`.
  *
  * **Example** (Nothing is due)
  *

@@ -1,6 +1,6 @@
 /**
  * Runs a turn's tool calls. Every call is answered exactly once, whatever happens to it. Handlers are fibers owned by
- * the run, bounded in number and in time, and none is alive after the run has ended.
+ * the run, bounded in number and in time. None is alive after the run has ended, unless reported as abandoned.
  */
 import * as Effect from "effect/Effect"
 import * as Pull from "effect/Pull"

@@ -419,8 +419,8 @@ export interface Declarations<P, E, R, Fatal> {
    */
   readonly remember?: Remember
   /**
-   * Time an approval or a manual call waits; a number is milliseconds. Afterwards the call counts as denied, or as
-   * unanswered. Unlimited by default.
+   * Time an approval or a manual call waits; a number is milliseconds. Afterwards the call counts as denied. Unlimited
+   * by default.
    */
   readonly answerWithin?: Duration.Input | "infinity"
   /**
