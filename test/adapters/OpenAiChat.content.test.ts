@@ -54,7 +54,7 @@ const sent = (
     return server.requests[0]!.body.messages
   }))
 
-describe("content that is a JSON value", () => {
+describe("content as a JSON value", () => {
   const values: ReadonlyArray<readonly [value: unknown, text: string]> = [
     [{ name: "Ada", born: 1815 }, "{\"name\":\"Ada\",\"born\":1815}"],
     [{}, "{}"],
@@ -68,7 +68,7 @@ describe("content that is a JSON value", () => {
     [false, "false"]
   ]
 
-  it.effect("N-20: it is read as its JSON text, in a document and in a stream", () =>
+  it.effect("N-20: the adapter reads content that is a JSON value as its JSON text, in a document and in a stream", () =>
     Effect.gen(function*() {
       for (const [value, text] of values) {
         const replies = [
@@ -85,14 +85,14 @@ describe("content that is a JSON value", () => {
       }
     }))
 
-  it.effect("N-20: it goes back as that text with the next request", () =>
+  it.effect("N-20: content that was a JSON value goes back as its JSON text with the next request", () =>
     Effect.gen(function*() {
       const { message } = yield* replyOf(document({ content: { name: "Ada" } }))
       const messages = yield* sent([Message.user("Who?"), message, Message.user("And when?")])
       assert.deepStrictEqual(messages[1], { role: "assistant", content: "{\"name\":\"Ada\"}" })
     }))
 
-  it.effect("N-20: it stands beside reasoning and calls like any text", () =>
+  it.effect("N-20: content that is a JSON value stays beside reasoning and calls like any text", () =>
     Effect.gen(function*() {
       const tool_calls = [{ id: "a", type: "function", function: { name: "now", arguments: "{}" } }]
       const reply = yield* replyOf(document({ content: [1, 2], reasoning_content: "Two.", tool_calls }, "tool_calls"))
@@ -101,7 +101,7 @@ describe("content that is a JSON value", () => {
       assert.deepStrictEqual(reply.message.toolCalls?.map(({ name }) => name), ["now"])
     }))
 
-  it.effect("N-20: parts stay parts, and what is not there says nothing", () =>
+  it.effect("N-20: text and thinking parts of a content are read as parts, and empty content gives an empty text", () =>
     Effect.gen(function*() {
       const parts = [{ type: "thinking", thinking: [{ type: "text", text: "Hm." }] }, { type: "text", text: "Hi" }]
       const told = yield* replyOf(document({ content: parts }))
@@ -114,7 +114,7 @@ describe("content that is a JSON value", () => {
     }))
 })
 
-describe("no text beside calls", () => {
+describe("an assistant message with calls and no text", () => {
   const silent = Message.assistant("", [Message.toolCall("a", "now")])
   const thread = [Message.user("When?"), silent, Message.tool("a", "12:00")]
 
@@ -133,7 +133,7 @@ describe("no text beside calls", () => {
 
   const own = "http://localhost:1/v1"
 
-  it.effect("N-23: it is an empty text, which servers take that check the type of a content", () =>
+  it.effect("N-23: the content of a message with calls and no text is an empty string by default", () =>
     Effect.gen(function*() {
       const workers = "https://api.cloudflare.com/client/v4/accounts/1/ai/v1"
       for (
@@ -145,7 +145,7 @@ describe("no text beside calls", () => {
       assert.strictEqual(yield* contentAt(own, {}, [Message.user("When?"), parts, Message.tool("a", "12:00")]), "")
     }))
 
-  it.effect("N-23: it is null for a server that was recorded with nothing else, and where the option says so", () =>
+  it.effect("N-23: the content of a message with calls and no text is null for Snowflake, and where the option sets null", () =>
     Effect.gen(function*() {
       assert.isNull(yield* contentAt("https://me.snowflakecomputing.com/api/v2/cortex/v1"))
       assert.isNull(yield* contentAt(own, { vendor: "snowflake" }))
@@ -153,7 +153,7 @@ describe("no text beside calls", () => {
       assert.strictEqual(yield* contentAt(own, { vendor: "snowflake", emptyContent: "" }), "")
     }))
 
-  it.effect("N-23: a text stays as it is, and a message without text and calls is not sent", () =>
+  it.effect("N-23: a text beside calls stays unchanged, and the request omits a message without text and calls", () =>
     Effect.gen(function*() {
       const spoken = Message.assistant("Let me see.", [Message.toolCall("a", "now")])
       const answered = [Message.user("When?"), spoken, Message.tool("a", "12:00")]
@@ -162,7 +162,7 @@ describe("no text beside calls", () => {
       assert.strictEqual(yield* contentAt(own, { emptyContent: null }, quiet), "And now?")
     }))
 
-  it.effect("N-23: a second request that repeats the turn is one that a strict server takes", () =>
+  it.effect("N-23: a strict server that requires string contents accepts the second request of a run", () =>
     Effect.scoped(Effect.gen(function*() {
       const isText = (message: Json) => typeof message["content"] === "string"
       const server = yield* Server.serve(({ body: asked }, index) =>
@@ -185,7 +185,7 @@ describe("no text beside calls", () => {
     })))
 })
 
-describe("the sound of the model", () => {
+describe("the audio of a reply", () => {
   const bytes = Uint8Array.from({ length: 50 }, (_, index) => (index * 37) % 256)
   const data = Base64.encode(bytes)
   const format: Options = { options: { modalities: ["text", "audio"], audio: { voice: "alloy", format: "wav" } } }
@@ -217,7 +217,7 @@ describe("the sound of the model", () => {
     )
   }
 
-  it.effect("N-21: it is a file beside its words, in a document and in a stream, however that is cut", () =>
+  it.effect("N-21: audio is a file part after its transcript, in a document and in a stream, however the stream is cut", () =>
     Effect.gen(function*() {
       const texts = data.match(/.{1,7}/g) ?? []
       const answers = [
@@ -244,11 +244,13 @@ describe("the sound of the model", () => {
       }
     }))
 
-  it.effect("N-21: its type is the format that the request or the adapter asked for", () =>
+  it.effect("N-21: the media type of audio follows the format set in the request or the adapter options", () =>
     Effect.gen(function*() {
       const typeIn = (format: unknown, asked: Partial<Adapter.Request> = {}) =>
-        Effect.map(replyOf(told, { options: { audio: { format } } }, asked), ({ message }) =>
-          (message.content as ReadonlyArray<Message.FilePart>)[1]?.mediaType)
+        Effect.map(
+          replyOf(told, { options: { audio: { format } } }, asked),
+          ({ message }) => (message.content as ReadonlyArray<Message.FilePart>)[1]?.mediaType
+        )
       assert.strictEqual(yield* typeIn("mp3"), "audio/mpeg")
       assert.strictEqual(yield* typeIn("pcm16"), "audio/pcm")
       assert.strictEqual(yield* typeIn("flac"), "audio/flac")
@@ -256,7 +258,7 @@ describe("the sound of the model", () => {
       assert.isUndefined(yield* typeIn(undefined))
     }))
 
-  it.effect("N-21: it goes back by its id, beside other text and calls", () =>
+  it.effect("N-21: audio goes back by its id, beside other text and calls", () =>
     Effect.gen(function*() {
       const { message } = yield* replyOf(told, format)
       const thread = [Message.user("Hi"), message, Message.user("And?")]
@@ -283,7 +285,7 @@ describe("the sound of the model", () => {
       })
     }))
 
-  it.effect("N-21: its words go back alone once the id is gone, or the words were changed", () =>
+  it.effect("N-21: the transcript goes back alone once the audio id has expired or is missing, or the text has changed", () =>
     Effect.gen(function*() {
       const said = (given: Json, text = "Good morning."): Message.Message => ({
         ...Message.assistant(""),
@@ -308,20 +310,25 @@ describe("the sound of the model", () => {
       assert.deepStrictEqual((yield* second(silent)).role, "user")
     }))
 
-  it.effect("N-21: other protocols are sent its words", () =>
+  it.effect("N-21: requests of the other protocols carry the transcript and not the audio", () =>
     Effect.gen(function*() {
       const { message } = yield* replyOf(told, format)
       for (const protocol of Adapters.all.slice(1)) {
-        const { body: asked } = yield* Requests.received(protocol.whole, (url) =>
-          Stream.unwrap(Adapter.Adapter.useSync((adapter) =>
-            adapter.stream({ messages: [Message.user("Hi"), message, Message.user("And?")], tools: [] })
-          )).pipe(Stream.provide(protocol.layer(url))))
+        const { body: asked } = yield* Requests.received(
+          protocol.whole,
+          (url) =>
+            Stream.unwrap(
+              Adapter.Adapter.useSync((adapter) =>
+                adapter.stream({ messages: [Message.user("Hi"), message, Message.user("And?")], tools: [] })
+              )
+            ).pipe(Stream.provide(protocol.layer(url)))
+        )
         assert.include(JSON.stringify(asked), "Good morning.", protocol.name)
         assert.notInclude(JSON.stringify(asked), data, protocol.name)
       }
     }))
 
-  it.effect("N-21: a run keeps it, and says it again by its id in the next turn", () =>
+  it.effect("N-21: a run keeps audio in its response and sends it back by id in the next turn", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve((_, index) => ({
         pieces: [
@@ -338,7 +345,7 @@ describe("the sound of the model", () => {
       assert.deepStrictEqual(server.requests[1]!.body.messages[1].audio, { id: "audio_1" })
     })))
 
-  it.effect("N-21: a sound that is not there, or without data, makes no reply of parts", () =>
+  it.effect("N-21: absent or damaged audio leaves a message of plain text", () =>
     Effect.gen(function*() {
       for (const nothing of [null, {}, { id: "", data: "", transcript: "", expires_at: 0 }, "x", []]) {
         assert.strictEqual((yield* replyOf(document({ content: "Hi", audio: nothing }))).message.content, "Hi")
@@ -352,7 +359,7 @@ describe("the sound of the model", () => {
     }))
 })
 
-describe("images of the model", () => {
+describe("the images of a reply", () => {
   const url = "data:image/png;base64,iVBORw0KGgo="
   const images = [{ type: "image_url", image_url: { url } }, {
     type: "image_url",
@@ -360,7 +367,7 @@ describe("images of the model", () => {
   }]
   const parts = [{ type: "image", url }, { type: "image", url: "https://model.test/b.png" }]
 
-  it.effect("N-21: images are parts of the content, in a document and in a stream, beside a text or without one", () =>
+  it.effect("N-21: images are parts of the content, in a document and in a stream, with a text or without", () =>
     Effect.gen(function*() {
       const text = { type: "text", text: "Here:" }
       const answers: ReadonlyArray<readonly [answer: string | Server.Answer, content: ReadonlyArray<object>]> = [
@@ -386,7 +393,7 @@ describe("images of the model", () => {
       }
     }))
 
-  it.effect("N-21: a run has images in the response, and goes on with the text", () =>
+  it.effect("N-21: a run has images in its response, and only the text in its thread", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({
         pieces: [body(Chunks.said("Here:"), chunk({ images }), finish("stop"))]

@@ -110,9 +110,9 @@ const cut = (bytes: Uint8Array, lengths: ReadonlyArray<number>): ReadonlyArray<U
 const comparable = ({ error, events }: Chunks.Outcome): unknown =>
   JSON.parse(JSON.stringify([error?.reason, error?.detail, events]).replaceAll(/call_[0-9a-f]{32}/g, "made up"))
 
-describe("cuts", () => {
+describe("a Chat Completions transcript cut anywhere", () => {
   it.effect.prop(
-    "R-349: every transcript is read the same, wherever its reads are cut",
+    "R-349: the adapter reads every transcript alike, wherever its reads are cut",
     [transcripts, sizes],
     ([transcript, lengths]) =>
       Effect.gen(function*() {
@@ -124,8 +124,8 @@ describe("cuts", () => {
   )
 })
 
-describe("work", () => {
-  it.effect("R-353, I-19: 64 interleaved calls of 800 fragments each are put together in linear work", () =>
+describe("the work for a Chat Completions reply", () => {
+  it.effect("R-353, I-19: the adapter assembles 64 interleaved calls of 800 fragments each in linear work", () =>
     Effect.gen(function*() {
       const indices = Array.from({ length: 64 }, (_, index) => index)
       const text = JSON.stringify({ text: "y".repeat(789) })

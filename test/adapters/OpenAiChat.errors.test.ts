@@ -20,10 +20,10 @@ const { json } = Adapters
 const errorOf = (answer: string | Server.Answer, options: Partial<OpenAiChat.Options> = {}) =>
   Effect.map(outcomeOf(answer, options), ({ error }) => error!)
 
-describe("errors inside a reply", () => {
+describe("an error inside a Chat Completions reply", () => {
   const failing = (...parts: ReadonlyArray<string>) => outcomeOf(parts.join(""))
 
-  it.effect("R-145: an error chunk fails the reply after its earlier events, its cost included", () =>
+  it.effect("R-145: an error chunk fails the reply after the earlier events, and the usage is kept", () =>
     Effect.gen(function*() {
       const error = { message: "Provider returned error", code: 502, metadata: { raw: "cut" } }
       const found = yield* failing(body(
@@ -47,7 +47,7 @@ describe("errors inside a reply", () => {
       assert.strictEqual(found.error?.metadata?.["finishReason"], "stop")
     }))
 
-  it.effect("R-145: an error event, a flat error and an error that is a text are errors all the same", () =>
+  it.effect("R-145: an error event, a flat error object and an error string fail the reply", () =>
     Effect.gen(function*() {
       const start = body(said("a")).replace("data: [DONE]\n\n", "")
       const called = yield* failing(start, "event: error\ndata: {\"message\":\"no\",\"type\":\"rate_limit_error\"}\n\n")
@@ -60,7 +60,7 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([text.error?.detail, text.events.length], ["overloaded", 2])
     }))
 
-  it.effect("R-145: an error may be part of the choice that it broke, and have only a message", () =>
+  it.effect("R-145: an error may be inside a choice, and may have only a message", () =>
     Effect.gen(function*() {
       const within = { error: { code: 502, message: "upstream is gone" }, finish_reason: "error" }
       const found = yield* failing(body(said("a"), chunk({ content: "" }, within)))
@@ -76,14 +76,14 @@ describe("errors inside a reply", () => {
       assert.strictEqual(yield* reasonOf("boo"), "unknown")
     }))
 
-  it.effect("R-145: a bare document that breaks the stream off is an error, not the end of the reply", () =>
+  it.effect("R-145: a bare error document after the finish reason fails the reply", () =>
     Effect.gen(function*() {
       const bare = JSON.stringify({ error: { code: 503, message: "overloaded", status: "UNAVAILABLE" } }, null, 2)
       const { error } = yield* failing(body(said("a"), finish("stop")).replace("data: [DONE]\n\n", ""), bare)
       assert.deepStrictEqual([error?.reason, error?.detail], ["provider_unavailable", "overloaded"])
     }))
 
-  it.effect("R-145: an error under status 200, a page, and a body without anything fail the reply", () =>
+  it.effect("R-145: an error with status 200, an HTML page, an empty body and invalid JSON fail the reply", () =>
     Effect.gen(function*() {
       const filtered = yield* errorOf(json(200, { error: { message: "no", code: "content_filter", status: 400 } }))
       assert.strictEqual(filtered.reason, "content_filter")
@@ -96,7 +96,7 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([broken.reason, broken.message.includes("choices")], ["malformed_response", false])
     }))
 
-  it.effect("R-145: whatever JSON a chunk holds, the reply ends in a message or a typed error", () =>
+  it.effect("R-145: a chunk of any JSON shape leaves the reply complete", () =>
     Effect.gen(function*() {
       const odd: ReadonlyArray<Readonly<Record<string, unknown>>> = [
         { choices: {} },
@@ -116,8 +116,8 @@ describe("errors inside a reply", () => {
     }))
 })
 
-describe("an error whose body does not end", () => {
-  it.effect("R-122: is known by its status, with no more of the body than came in ten seconds", () =>
+describe("an error body without an end", () => {
+  it.effect("R-122: an error with an endless body is known by its status, after a wait of ten seconds for the body", () =>
     Effect.gen(function*() {
       const fetch: typeof globalThis.fetch = () =>
         Promise.resolve(
@@ -132,8 +132,8 @@ describe("an error whose body does not end", () => {
     }))
 })
 
-describe("retries", () => {
-  it.effect("R-122: the connection of an attempt that was refused is closed before the next one is read", () =>
+describe("retries of a Chat Completions request", () => {
+  it.effect("R-122: the adapter closes the connection of a refused attempt before it reads the next attempt", () =>
     Effect.gen(function*() {
       const refusals: ReadonlyArray<() => Response> = [
         () => new Response("{}", { status: 429, headers: { "retry-after": "1" } }),
@@ -155,7 +155,7 @@ describe("retries", () => {
       }
     }))
 
-  it.effect("R-122: after a thought nothing is tried again", () =>
+  it.effect("R-122: the adapter does not retry a request after the reply has emitted reasoning", () =>
     Effect.gen(function*() {
       const thought = body(chunk({ reasoning_content: "hm" })).replace("data: [DONE]\n\n", "")
       const answer = { pieces: [thought, "data: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n"] }

@@ -41,16 +41,16 @@ const running = (answer: Server.Answer) =>
 
 const opened = call({ index: 0, id: "a", name: "write", arguments: "{\"path\":\"/et" })
 
-describe("a call that did not arrive whole is not run", () => {
+describe("a run with an incomplete tool call", () => {
   const broken: ReadonlyArray<readonly [name: string, answer: Server.Answer]> = [
-    ["a socket that drops", { pieces: [unfinished(body(opened))], ending: "drop" }],
-    ["a body that just ends", { pieces: [unfinished(body(opened))] }],
-    ["JSON that is cut", { pieces: [unfinished(body(opened)), "data: {\"choices\":[{\"delta\":{\"tool_c\n\n"] }],
-    ["an error after it", { pieces: [unfinished(body(opened)), "data: {\"error\":{\"message\":\"no\"}}\n\n"] }],
-    ["bytes that are no UTF-8", { pieces: [unfinished(body(opened)), new Uint8Array([0xff, 0xfe, 0xff, 0xfe])] }]
+    ["a dropped socket", { pieces: [unfinished(body(opened))], ending: "drop" }],
+    ["the end of the body", { pieces: [unfinished(body(opened))] }],
+    ["truncated JSON", { pieces: [unfinished(body(opened)), "data: {\"choices\":[{\"delta\":{\"tool_c\n\n"] }],
+    ["an error event", { pieces: [unfinished(body(opened)), "data: {\"error\":{\"message\":\"no\"}}\n\n"] }],
+    ["invalid UTF-8", { pieces: [unfinished(body(opened)), new Uint8Array([0xff, 0xfe, 0xff, 0xfe])] }]
   ]
   for (const [name, answer] of broken) {
-    it.effect(`R-355, R-357: ${name}`, () =>
+    it.effect(`R-355, R-357: a run fails without running a tool call cut by ${name}`, () =>
       Effect.gen(function*() {
         const { ran, result } = yield* running(answer)
         assert.deepStrictEqual(ran, [])
@@ -58,7 +58,7 @@ describe("a call that did not arrive whole is not run", () => {
       }))
   }
 
-  it.effect("R-345, R-357, I-18: one that its text shows to be cut is answered, and the run continues", () =>
+  it.effect("R-345, R-357, I-18: a call cut according to its arguments is answered and not run, and the run continues", () =>
     Effect.gen(function*() {
       for (const word of ["length", "tool_calls", "stop"]) {
         const { ran, requests, result } = yield* running({ pieces: [body(opened, finish(word))] })
@@ -72,7 +72,7 @@ describe("a call that did not arrive whole is not run", () => {
 })
 
 describe("invalid answers", () => {
-  it.effect("R-349: bytes that are no UTF-8 fail the reply instead of being guessed at", () =>
+  it.effect("R-349: invalid UTF-8 fails the reply, after the events before", () =>
     Effect.gen(function*() {
       const [before, after] = body(said("a"), said("b|c"), finish("stop")).split("|").map((text) => Buffer.from(text))
       const { error, events } = yield* outcomeOf({ pieces: [Buffer.concat([before!, Buffer.from([0xe9]), after!])] })
@@ -83,7 +83,7 @@ describe("invalid answers", () => {
       assert.deepStrictEqual(of(events, "TextDelta").map(({ delta }) => delta), ["a"])
     }))
 
-  it.effect("R-145: an event that is no JSON, a page, and a document that is cut fail the reply", () =>
+  it.effect("R-145: an event of invalid JSON, an HTML page and a cut document fail the reply", () =>
     Effect.gen(function*() {
       const whole = JSON.stringify({
         choices: [{ message: { role: "assistant", content: "Hi" }, finish_reason: "stop" }]
@@ -105,7 +105,7 @@ describe("invalid answers", () => {
       }
     }))
 
-  it.effect("R-122: a redirect is not followed, and takes no key with it", () =>
+  it.effect("R-122: the adapter does not follow a redirect; the error names the target without its query", () =>
     Effect.scoped(Effect.gen(function*() {
       const elsewhere = yield* Server.serve(() => ({ pieces: [body(said("caught"), finish("stop"))] }))
       for (const status of [301, 302, 303, 307, 308]) {
@@ -117,7 +117,7 @@ describe("invalid answers", () => {
       assert.deepStrictEqual(elsewhere.requests, [])
     })))
 
-  it.effect("R-122: a client's own settings for fetch are kept", () =>
+  it.effect("R-122: the adapter keeps a client's own fetch settings, and sets redirect to manual", () =>
     Effect.gen(function*() {
       let seen: RequestInit | undefined
       yield* Chunks.outcome(
@@ -133,8 +133,8 @@ describe("invalid answers", () => {
     }))
 })
 
-describe("what never ends", () => {
-  it.effect("R-353: a line of 10 MB is read, a longer one than allowed is not waited for", () =>
+describe("endless answers", () => {
+  it.effect("R-353: the adapter reads a line of 10 MB, and fails the reply for a line over the limit without its end", () =>
     Effect.scoped(Effect.gen(function*() {
       const long = "x".repeat(10 * 1024 * 1024)
       const { events } = yield* outcomeOf(body(said(long), finish("stop")))
@@ -146,7 +146,7 @@ describe("what never ends", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
     })))
 
-  it.effect("R-353: a million empty comments are ignored, at little cost", () =>
+  it.effect("R-353: the adapter ignores a million empty comments", () =>
     Effect.gen(function*() {
       const comments = ":\n".repeat(50_000)
       const pieces = [...Array.from({ length: 20 }, () => comments), body(said("a"), finish("stop"))]
@@ -154,7 +154,7 @@ describe("what never ends", () => {
       assert.deepStrictEqual([error, of(events, "TextCompleted")[0]?.text], [undefined, "a"])
     }))
 
-  it.effect("R-353: an answer without an end is read up to a limit", () =>
+  it.effect("R-353: an answer without an end fails at the length limit", () =>
     Effect.scoped(Effect.gen(function*() {
       const pieces = Array.from({ length: 100 }, () => unfinished(body(said("again and again"))))
       const server = yield* Server.serve(() => ({ pieces, ending: "open" }))
@@ -165,7 +165,7 @@ describe("what never ends", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
     })))
 
-  it.effect("R-122: a server that only sends comments is waited for, a silent one is not", () =>
+  it.effect("R-122: a server that sends only comments never times out; a silent server does", () =>
     Effect.gen(function*() {
       const asked = yield* Queue.unbounded<ReadableStreamDefaultController<Uint8Array>>()
       const fetch = () =>
@@ -211,14 +211,14 @@ describe("what never ends", () => {
     )
 })
 
-describe("arguments", () => {
+describe("hostile arguments", () => {
   const argumentsOf = (text: string) =>
     Effect.map(
       outcomeOf(body(call({ index: 0, id: "a", name: "write", arguments: text }), finish("tool_calls"))),
       ({ events }) => of(events, "ToolCallCompleted")[0]!
     )
 
-  it.effect("R-339: names of the prototype chain are members like others, or left out", () =>
+  it.effect("R-339: parsed arguments have no __proto__ key; other names of the prototype chain are plain keys", () =>
     Effect.gen(function*() {
       const text =
         "{\"__proto__\":{\"polluted\":true},\"constructor\":{\"prototype\":{\"polluted\":1}},\"toString\":\"x\"}"
@@ -229,7 +229,7 @@ describe("arguments", () => {
       assert.isUndefined(({} as { readonly polluted?: unknown }).polluted)
     }))
 
-  it.effect("R-339: a tool may be called __proto__ or constructor, and is only unknown", () =>
+  it.effect("R-339: a call of a tool named __proto__ or constructor is read like any call", () =>
     Effect.gen(function*() {
       for (const name of ["__proto__", "constructor", "hasOwnProperty"]) {
         const { error, events } = yield* outcomeOf(
@@ -240,7 +240,7 @@ describe("arguments", () => {
       }
     }))
 
-  it.effect("R-339: arguments nested without end break nothing", () =>
+  it.effect("R-339: deeply nested arguments run a tool at most once and end the run with a result or an adapter error", () =>
     Effect.gen(function*() {
       const deep = `{"a":${"[".repeat(200_000)}${"]".repeat(200_000)}}`
       const { ran, requests, result } = yield* running({

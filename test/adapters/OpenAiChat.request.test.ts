@@ -31,8 +31,8 @@ const weather: Tool.Definition = {
   parameters: { type: "object", properties: { city: { type: "string" } } }
 }
 
-describe("body", () => {
-  it.effect("R-123: a plain request holds the model, the messages and asks for a stream with usage", () =>
+describe("the body of a Chat Completions request", () => {
+  it.effect("R-123: a plain request holds the model and the messages, and asks for a stream with usage", () =>
     Effect.gen(function*() {
       const received = yield* sent({ messages: [Message.system("Be brief."), Message.user("Hello")] })
       assert.deepStrictEqual([received.method, received.path], ["POST", "/v1/chat/completions"])
@@ -44,7 +44,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: what a request asks of the model has its place in the body", () =>
+  it.effect("R-123: each setting of a request has its place in the body", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({
         model: "other-model",
@@ -74,7 +74,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: options that are not given are not in the body, and a stream is always requested", () =>
+  it.effect("R-123: the body omits unset options and always asks for a stream", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf(
         { toolChoice: "required", responseFormat: { type: "text" }, options: { stream: false } },
@@ -86,7 +86,7 @@ describe("body", () => {
       assert.deepInclude(json, { tool_choice: "required", response_format: { type: "json_object" } })
     }))
 
-  it.effect("R-123: the token limit goes by the name that the server and the model know", () =>
+  it.effect("R-123: the token limit has the field name that the server and the model expect", () =>
     Effect.gen(function*() {
       const fieldFor = (model: string, options: Partial<OpenAiChat.Options> = {}) =>
         Effect.map(
@@ -111,7 +111,7 @@ describe("body", () => {
       request
     )
 
-  it.effect("R-123: without a base URL it is OpenAI's own, and a query string stays at the end", () =>
+  it.effect("R-123: the default base URL is OpenAI's, and a query string stays at the end", () =>
     Effect.gen(function*() {
       assert.strictEqual((yield* ownServer(undefined, {})).url, "https://api.openai.com/v1/chat/completions")
       const azure = yield* ownServer("https://x.openai.azure.com/openai/deployments/d/?api-version=1", {})
@@ -119,8 +119,8 @@ describe("body", () => {
     }))
 })
 
-describe("messages", () => {
-  it.effect("R-146: an assistant's calls go out with the text they came from, and their answers after them", () =>
+describe("the messages of a Chat Completions request", () => {
+  it.effect("R-146: an assistant's calls go out with their raw arguments, followed by their answers", () =>
     Effect.gen(function*() {
       const raw = { ...Message.toolCall("a", "search", { q: 1 }), rawArguments: "{ \"q\": 1 }" }
       const calls = [raw, Message.toolCall("b", "search", { q: 2 }), { ...raw, id: "c", providerExecuted: true }]
@@ -155,7 +155,7 @@ describe("messages", () => {
       )
     }))
 
-  it.effect("R-357: the text of arguments that were lost does not go out, since servers refuse what they cannot parse", () =>
+  it.effect("R-357: a call with lost arguments goes out with empty arguments", () =>
     Effect.gen(function*() {
       const lost: ReadonlyArray<Message.ToolCall> = ["{\"cut\":", "", "null", "[1]"].map((rawArguments, index) => ({
         ...Message.toolCall(String(index), "search"),
@@ -170,7 +170,7 @@ describe("messages", () => {
       assert.deepStrictEqual(tool_calls.map((item) => item.function.arguments), ["{}", "{}", "{}", "{}"])
     }))
 
-  it.effect("M-39: an assistant's message with neither content nor calls is left out", () =>
+  it.effect("M-39: the request omits an assistant message with neither content nor calls", () =>
     Effect.gen(function*() {
       const reasoning = [{ type: "reasoning", text: "hm" }] as const
       const messages = [
@@ -199,7 +199,7 @@ describe("messages", () => {
       })
     }))
 
-  it.effect("R-342: what the wire attached to a call goes back with it", () =>
+  it.effect("R-342: extra fields of a call from the wire go back with the call", () =>
     Effect.gen(function*() {
       const metadata = { openaiChat: { extra_content: { google: { thought_signature: "abc" } } }, local: 1 }
       const [message] = yield* messagesOf([Message.assistant("", [{ ...Message.toolCall("a", "search"), metadata }])])
@@ -207,7 +207,7 @@ describe("messages", () => {
       assert.notProperty((message as any).tool_calls[0], "local")
     }))
 
-  it.effect("R-358: reasoning stays here unless it is asked for", () =>
+  it.effect("R-358: the request omits reasoning unless an option names its field", () =>
     Effect.gen(function*() {
       const message: Message.Message = {
         ...Message.assistant([{ type: "reasoning", text: "b" }, { type: "text", text: "Hi" }]),
@@ -246,7 +246,7 @@ describe("messages", () => {
       })
     }))
 
-  it.effect("R-146: an image in a tool's answer follows all answers of its turn, which may not be parted", () =>
+  it.effect("R-146: an image in a tool answer follows all answers of its turn", () =>
     Effect.gen(function*() {
       const image = { type: "image", url: "https://example.com/a.png" } as const
       const messages = yield* messagesOf([
@@ -273,7 +273,7 @@ describe("messages", () => {
       assert.deepInclude(messages.at(-1), { role: "user" })
     }))
 
-  it.effect("R-122: what the protocol has no words for is refused before anything is sent", () =>
+  it.effect("R-122: the adapter refuses content without a form in the protocol, and data that is not JSON, before it sends anything", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [answered] }))
       const parts: ReadonlyArray<Message.Message> = [
@@ -302,8 +302,8 @@ describe("messages", () => {
     })))
 })
 
-describe("run", () => {
-  it.effect("R-126, R-136, R-344: two calls are run and answered, and the second turn is asked with both", () =>
+describe("a run over the Chat Completions adapter", () => {
+  it.effect("R-126, R-136, R-344: a run answers two calls, and the next request has both calls and both answers", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve((_, index) => ({
         pieces: [

@@ -13,8 +13,8 @@ import * as Server from "../support/server.ts"
 
 const { body, finish, of, said } = Chunks
 
-describe("silence", () => {
-  it.effect("R-122: a server that cannot be reached is named in one line", () =>
+describe("a silent server", () => {
+  it.effect("R-122: the error for an unreachable server names its address in one line", () =>
     Effect.gen(function*() {
       const url = yield* Server.unreachable
       const { error, events } = yield* Chunks.outcome(Chunks.stream(url, { retries: 0 }))
@@ -26,7 +26,7 @@ describe("silence", () => {
       )
     }))
 
-  it.effect("R-122: an invalid base URL is refused, without showing a password", () =>
+  it.effect("R-122: the adapter refuses an invalid base URL, and the error does not show a password", () =>
     Effect.gen(function*() {
       const messageFor = (baseUrl: string) =>
         Effect.map(Chunks.outcome(Chunks.stream("", { baseUrl })), ({ error }) => `${error?.reason}: ${error?.detail}`)
@@ -37,7 +37,7 @@ describe("silence", () => {
       assert.notInclude(withPassword, "hunter2")
     }))
 
-  it.effect("W-12: a base URL that cannot be used is named without its user, its password and its query", () =>
+  it.effect("W-12: the error for an unusable base URL omits its user, password and query", () =>
     Effect.gen(function*() {
       const urls = ["localhost:80/v1?key=", "ftp://me:@host/v1#", "http://host:99999/v1?key=", "me:secret@host?k="]
       for (const url of urls) {
@@ -50,7 +50,7 @@ describe("silence", () => {
       }
     }))
 
-  it.effect("R-122: a server that does not answer in time is asked again, and given up", () =>
+  it.effect("R-122: the adapter tries three times to reach a server that does not answer in time, and then fails", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [], ending: "open" }))
       const silent = Stream.provideService(FetchHttpClient.Fetch, (_, init) =>
@@ -65,7 +65,7 @@ describe("silence", () => {
       assert.strictEqual(clock.waits.filter((millis) => millis === 7000).length, 3)
     })))
 
-  it.effect("R-122: the head of an answer, its first bytes and the rest have limits of their own", () =>
+  it.effect("R-122: the answer head, the first bytes and later bytes have separate time limits", () =>
     Effect.scoped(Effect.gen(function*() {
       const limits: Partial<OpenAiChat.Options> = {
         retries: 0,
@@ -93,7 +93,7 @@ describe("silence", () => {
       ])
     })))
 
-  it.effect("R-122: a server that falls silent within a reply fails it; one that only stays does not", () =>
+  it.effect("R-122: a server that falls silent inside a reply fails the reply; a socket left open after the end does not", () =>
     Effect.scoped(Effect.gen(function*() {
       const whole = body(said("a"), finish("stop"))
       const cut = body(said("a")).replace("data: [DONE]\n\n", "")

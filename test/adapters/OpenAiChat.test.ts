@@ -28,8 +28,8 @@ const completed = (events: ReadonlyArray<Event.AdapterEvent>) => of(events, "Mes
 const responseOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
   Collector.toResponse(Collector.applyAll(Collector.initial(), events))
 
-describe("text", () => {
-  it.effect("R-334: text is streamed, joined, and framed by the message's start and end", () =>
+describe("the text of a Chat Completions reply", () => {
+  it.effect("R-334: the reply streams and joins its text between the start and the end of the message", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(
         body(said("Hel"), said(""), chunk({ content: null }), said("lo"), finish("stop"))
@@ -51,7 +51,7 @@ describe("text", () => {
       ])
     }))
 
-  it.effect("R-334: reasoning is kept apart, and its alternative fields are not added up", () =>
+  it.effect("R-334: reasoning stays apart from the text, and alternative reasoning fields count once", () =>
     Effect.gen(function*() {
       const details = [{ type: "reasoning.text", text: "b" }]
       const { events } = yield* outcomeOf(
@@ -74,7 +74,7 @@ describe("text", () => {
       ])
     }))
 
-  it.effect("R-358: sources are listed once, and likelihoods in order", () =>
+  it.effect("R-358: the metadata lists each source once, and log probabilities in order", () =>
     Effect.gen(function*() {
       const source = (url: string) => ({ type: "url_citation", url_citation: { url } })
       const token = (text: string) => ({ token: text, logprob: -0.5 })
@@ -92,7 +92,7 @@ describe("text", () => {
       assert.notProperty(completed(plain.events).metadata ?? {}, "logprobs")
     }))
 
-  it.effect("R-333: a reply without anything is a message without text and calls", () =>
+  it.effect("R-333: a reply without content is a message without text and calls", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(chunk({ role: "assistant", content: "" }), finish("stop")))
       assert.isUndefined(error)
@@ -101,7 +101,7 @@ describe("text", () => {
       assert.isNull(responseOf(events).outputText)
     }))
 
-  it.effect("O-08, R-334: all choices of a reply are one message, and a refusal is part of the metadata", () =>
+  it.effect("O-08, R-334: all choices of a reply form a single message, and a refusal is part of the metadata", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         chunk({ content: "other" }, { index: 1 }),
@@ -116,8 +116,8 @@ describe("text", () => {
     }))
 })
 
-describe("calls", () => {
-  it.effect("R-335, R-337, R-356: two interleaved calls keep their fragments apart, and show each of them", () =>
+describe("the tool calls of a Chat Completions reply", () => {
+  it.effect("R-335, R-337, R-356: two interleaved calls keep their fragments apart, and each emits its own deltas", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(interleaved)
       assert.deepStrictEqual(calls(events), interleavedCalls)
@@ -139,7 +139,7 @@ describe("calls", () => {
       assert.deepStrictEqual(completed(events).message.toolCalls?.map(({ id }) => id), ["call_a", "call_b"])
     }))
 
-  it.effect("R-349: a call is complete as soon as the next one opens, before the reply has ended", () =>
+  it.effect("R-349: a call completes as soon as the next call opens, before the reply ends", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "search", arguments: "{\"q\":1}" }),
@@ -163,7 +163,7 @@ describe("calls", () => {
       assert.strictEqual(responseOf(events).outputText, "laterlast")
     }))
 
-  it.effect("R-343: calls that all have index 0 are distinguished by their ids, whichever id a fragment names", () =>
+  it.effect("R-343: ids distinguish calls that all have index 0, whichever id a fragment names", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "search", arguments: "{\"q\":" }),
@@ -181,7 +181,7 @@ describe("calls", () => {
       assert.deepStrictEqual(responseOf(events).toolCalls.map(({ id }) => id), ["a", "b", "c"])
     }))
 
-  it.effect("R-343: ids and names that are repeated, null or empty in later fragments are ignored", () =>
+  it.effect("R-343: the adapter ignores repeated, null and empty ids and names in later fragments", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 1, id: null, type: "", name: null, arguments: "" }),
@@ -195,7 +195,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(events), [{ id: "0", name: "version", arguments: { v: 1 } }])
     }))
 
-  it.effect("R-336: a call without an id gets one of its own, and a call without a name is ignored", () =>
+  it.effect("R-336: a call without an id gets a new id, and a call without a name is dropped", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, name: "search", arguments: "{\"q\":1}" }),
@@ -219,7 +219,7 @@ describe("calls", () => {
       assert.deepStrictEqual(found.map(({ id }) => id), of(events, "ToolCallStarted").map(({ id }) => id))
     }))
 
-  it.effect("R-297, R-336: an id that two calls share belongs to the first, and the second gets another", () =>
+  it.effect("R-297, R-336: of two calls with one id the first keeps the id, and the second gets a new id", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "x", name: "search", arguments: "{\"q\":1}" }),
@@ -236,7 +236,7 @@ describe("calls", () => {
       assert.deepStrictEqual(Server.anywhere(kept), { openaiChat: { server: "anywhere" } })
     }))
 
-  it.effect("R-338: fragments before the name count, and are shown once it is there", () =>
+  it.effect("R-338: fragments before the name count, and are emitted once the name arrives", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, arguments: "{\"q\"" }),
@@ -248,7 +248,7 @@ describe("calls", () => {
       assert.deepStrictEqual(of(events, "ToolCallDelta").map((event) => event.argumentsDelta), ["{\"q\"", ":1", "}"])
     }))
 
-  it.effect("M-34, R-340: missing arguments are the empty object, however the wire writes them or leaves them out", () =>
+  it.effect("M-34, R-340: missing arguments are the empty object, whether empty, blank, null or absent on the wire", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "empty", name: "now", arguments: "" }),
@@ -284,7 +284,7 @@ describe("calls", () => {
   for (
     const [kind, transcript] of [["a name in two pieces", inTwoPieces], ["a name in every fragment", repeated]] as const
   ) {
-    it.effect(`M-38: ${kind} is one call, emitted once, with its whole name`, () =>
+    it.effect(`M-38: ${kind} makes a single call, emitted once with its whole name`, () =>
       Effect.gen(function*() {
         const tools = ["get_weather", "get_time"].map((name) => ({ name, description: "", parameters: {} }))
         for (const asked of [request, { ...request, tools }]) {
@@ -306,7 +306,7 @@ describe("calls", () => {
       }))
   }
 
-  it.effect("M-38: names in pieces are kept apart by index, and a piece may come with the first arguments", () =>
+  it.effect("M-38: the index keeps names in pieces apart, and the last piece may come with the first arguments", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "get_" }),
@@ -332,7 +332,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("M-38: another name is another call when its id is new, when arguments have come, or when the name was a tool's", () =>
+  it.effect("M-38: another name starts another call after a new id, after arguments, or after the name of a declared tool", () =>
     Effect.gen(function*() {
       const names = (...fragments: ReadonlyArray<ReturnType<typeof call>>) =>
         Effect.map(
@@ -353,7 +353,7 @@ describe("calls", () => {
       assert.deepStrictEqual(declared, ["now", "later"])
     }))
 
-  it.effect("R-339, R-359: a text that is no JSON object is lost, is kept as text, and spoils no other call", () =>
+  it.effect("R-339, R-359: arguments that are not a JSON object are lost, stay as raw text, and spoil no other call", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "search", arguments: "{\"a\":" }),
@@ -368,7 +368,7 @@ describe("calls", () => {
       assert.strictEqual(found["a"]!.rawArguments, "{\"a\":")
     }))
 
-  it.effect("R-339: __proto__ among the arguments does not get through", () =>
+  it.effect("R-339: the parsed arguments have no __proto__ key at any depth", () =>
     Effect.gen(function*() {
       const text = "{\"__proto__\":{\"admin\":true},\"q\":{\"\\u005f_proto__\":1}}"
       const { events } = yield* outcomeOf(
@@ -381,7 +381,7 @@ describe("calls", () => {
       assert.isUndefined((args as { admin?: unknown }).admin)
     }))
 
-  it.effect("R-342: what the wire attaches to a call is kept with it", () =>
+  it.effect("R-342: the metadata of a call keeps its extra_content from the wire", () =>
     Effect.gen(function*() {
       const extra = { google: { thought_signature: "abc" } }
       const { events } = yield* outcomeOf(
@@ -396,7 +396,7 @@ describe("calls", () => {
       })
     }))
 
-  it.effect("R-349: a call of the legacy kind, and the zero value of one, are read as what they are", () =>
+  it.effect("R-349: a legacy function_call is read as a call, and an empty function_call is ignored", () =>
     Effect.gen(function*() {
       const legacy = yield* outcomeOf(body(
         chunk({ function_call: { name: "search", arguments: "{\"q\":" } }),
@@ -411,7 +411,7 @@ describe("calls", () => {
       assert.deepStrictEqual(tagsOf(zero.events), ["MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted"])
     }))
 
-  it.effect("R-349: a fragment after a complete call fails the reply, a repetition of the call does not", () =>
+  it.effect("R-349: a new fragment after a complete call fails the reply; a repetition of the call does not", () =>
     Effect.gen(function*() {
       const opening = [
         call({ index: 0, id: "a", name: "search", arguments: "{\"q\":1}" }),
@@ -424,10 +424,10 @@ describe("calls", () => {
     }))
 })
 
-describe("truncation", () => {
+describe("a Chat Completions reply cut by the token limit", () => {
   const first = call({ index: 0, id: "a", name: "note", arguments: "{\"text\":\"whole\"}" })
 
-  it.effect("R-357: a call that the token limit cut is lost as truncated", () =>
+  it.effect("R-357: a call cut by the token limit has lost its arguments as truncated", () =>
     Effect.gen(function*() {
       const cut = call({ index: 1, id: "b", name: "note", arguments: "{\"text\":\"The" })
       const { events } = yield* outcomeOf(body(first, cut, finish("length")))
@@ -438,14 +438,14 @@ describe("truncation", () => {
       assert.strictEqual(completed(events).finishReason, "length")
     }))
 
-  it.effect("R-357: the last call is truncated although its text parses, since a mended text parses too", () =>
+  it.effect("R-357: the last call at the token limit is truncated although its arguments parse", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(first, finish("length")))
       assert.deepStrictEqual(calls(events), [{ id: "a", name: "note", arguments: {}, argumentsLost: "truncated" }])
       assert.strictEqual(of(events, "ToolCallCompleted")[0]!.rawArguments, "{\"text\":\"whole\"}")
     }))
 
-  it.effect("R-357: a call that was opened and never filled is truncated, at every position", () =>
+  it.effect("R-357: a call opened with empty arguments is truncated at the token limit, at every position", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "note", arguments: "" }),
@@ -459,7 +459,7 @@ describe("truncation", () => {
       ])
     }))
 
-  it.effect("R-357: a call that is cut although the finish reason is tool_calls is lost", () =>
+  it.effect("R-357: a cut call in a reply with finish reason tool_calls has lost its arguments", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
         body(call({ index: 0, id: "a", name: "note", arguments: "{\"t" }), finish("tool_calls"))
@@ -468,7 +468,7 @@ describe("truncation", () => {
     }))
 })
 
-describe("finish", () => {
+describe("the finish reason of a Chat Completions reply", () => {
   it.effect("R-344, R-348: stop with calls means tool_calls, and the wire's finish reason is kept", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(
@@ -487,14 +487,14 @@ describe("finish", () => {
     ...["incomplete", "wobbly", "toString"].map((word) => [word, "other"] as const)
   ]
 
-  it.effect("R-347, R-348: every finish reason is mapped, an unknown one is other", () =>
+  it.effect("R-347, R-348: each finish reason is mapped, and an unknown finish reason maps to other", () =>
     Effect.forEach(words, ([word, reason]) =>
       Effect.gen(function*() {
         const { events } = yield* outcomeOf(body(said("x"), finish(word)))
         assert.deepInclude(completed(events), { finishReason: reason, rawFinishReason: word })
       })))
 
-  it.effect("R-346: the last finish reason counts, a missing or empty one changes nothing", () =>
+  it.effect("R-346: the last finish reason counts, and a missing or empty one changes nothing", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(finish("stop"), finish("length"), chunk({}), finish("")))
       assert.deepInclude(completed(events), { finishReason: "length", rawFinishReason: "length" })

@@ -40,8 +40,8 @@ const search: Tool.Definition = {
 
 const open: Tool.Definition = { name: "open", description: "", parameters: { type: "object", properties: {} } }
 
-describe("the words of a vendor", () => {
-  it.effect("R-123: reasoning is asked for in the form that a server has for it", () =>
+describe("request fields of a vendor", () => {
+  it.effect("R-123: a reasoning setting goes out in the form of the vendor", () =>
     Effect.gen(function*() {
       const told = (vendor: OpenAiChat.Options["vendor"], reasoning: OpenAiChat.Options["reasoning"]) =>
         Effect.map(
@@ -68,7 +68,7 @@ describe("the words of a vendor", () => {
       assert.deepStrictEqual(yield* told("mistral", { effort: "high" }), { reasoning_effort: "high" })
     }))
 
-  it.effect("R-123: a server is known by its address, unless it is named", () =>
+  it.effect("R-123: the address of a server selects its vendor, unless an option names the vendor", () =>
     Effect.gen(function*() {
       const tools = [search]
       const request: Partial<Adapter.Request> = { tools, toolChoice: "required", maxTokens: 5 }
@@ -87,7 +87,7 @@ describe("the words of a vendor", () => {
       assert.strictEqual((yield* bodyAt("https://openrouter.ai/api/v1")).body.max_tokens, 5)
     }))
 
-  it.effect("R-123: Azure wants the key in a header of its own", () =>
+  it.effect("R-123: the key for Azure goes out in the api-key header", () =>
     Effect.gen(function*() {
       const apiKey = Redacted.make("sk-secret-3")
       const azure = yield* addressed("https://me.openai.azure.com/openai/deployments/d?api-version=1", {}, { apiKey })
@@ -103,8 +103,8 @@ describe("the words of a vendor", () => {
 const addressed = (baseUrl: string, request: Partial<Adapter.Request>, options: Options = {}) =>
   Requests.elsewhere(answered, OpenAiChat.layer({ model: "m", baseUrl, ...options }), request)
 
-describe("settings", () => {
-  it.effect("R-123: tools may be called one at a time, where there are any", () =>
+describe("settings that differ by vendor", () => {
+  it.effect("R-123: a ban on parallel calls goes out only with tools", () =>
     Effect.gen(function*() {
       const options: Options = { parallelToolCalls: false }
       assert.isFalse((yield* bodyOf({ tools: [search] }, options)).parallel_tool_calls)
@@ -112,7 +112,7 @@ describe("settings", () => {
       assert.notProperty(yield* bodyOf({ tools: [search] }), "parallel_tool_calls")
     }))
 
-  it.effect("R-123: prompts that begin alike find each other in the cache by a key", () =>
+  it.effect("R-123: the prompt cache key comes from the cache option or from the request", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({}, { cache: { key: "k", retention: "24h" } })
       assert.deepInclude(body, { prompt_cache_key: "k", prompt_cache_retention: "24h" })
@@ -122,7 +122,7 @@ describe("settings", () => {
       assert.notProperty(yield* bodyOf({ cacheKey: "s1" }), "prompt_cache_key")
     }))
 
-  it.effect("R-123: instructions may go out in the developer's role", () =>
+  it.effect("R-123: system messages may go out in the developer role", () =>
     Effect.gen(function*() {
       const messages = [Message.system("Be brief."), Message.user("Hi")]
       assert.deepStrictEqual((yield* bodyOf({ messages }, { systemRole: "developer" })).messages[0], {
@@ -131,7 +131,7 @@ describe("settings", () => {
       })
     }))
 
-  it.effect("R-123: a model is held to the schemas that can be held to, the others go out as they are", () =>
+  it.effect("R-123: strict mode rewrites the tool schemas that allow enforcement; other schemas go out unchanged", () =>
     Effect.gen(function*() {
       const { tools } = yield* bodyOf({ tools: [search, open] }, { strict: true })
       assert.deepStrictEqual(tools.map((tool: any) => tool.function), [
@@ -149,7 +149,7 @@ describe("settings", () => {
       ])
     }))
 
-  it.effect("R-123: the form of an answer is rewritten when the model is to be held to it", () =>
+  it.effect("R-123: strict mode rewrites the schema of a response format where the schema allows enforcement", () =>
     Effect.gen(function*() {
       const schema = { type: "object", properties: { city: { type: "string" } } }
       const formatOf = (strict: boolean | undefined, own: Readonly<Record<string, unknown>> = schema) =>
@@ -180,7 +180,7 @@ describe("settings", () => {
       assert.deepStrictEqual(yield* formatOf(true, map), { name: "answer", schema: map, strict: true })
     }))
 
-  it.effect("R-358: details of reasoning are put together in order, and keep what was signed or encrypted", () =>
+  it.effect("R-358: pieces of reasoning details join in order, and signed or encrypted details are kept", () =>
     Effect.gen(function*() {
       const detail = (piece: object) => Chunks.chunk({ reasoning_details: [{ format: "f", index: 0, ...piece }] })
       const { events } = yield* Chunks.outcomeOf(Chunks.body(
@@ -219,7 +219,7 @@ describe("settings", () => {
       }])
     }))
 
-  it.effect("R-339: arguments of a strict schema come without the nulls that it asked for", () =>
+  it.effect("R-339: the arguments of a strict tool lose the nulls that stand for missing members", () =>
     Effect.gen(function*() {
       const parameters = {
         type: "object",
@@ -240,7 +240,7 @@ describe("settings", () => {
     }))
 })
 
-describe("reasoning that goes back", () => {
+describe("reasoning in the next Chat Completions request", () => {
   const details = [{ type: "reasoning.text", text: "why", signature: "s" }, { type: "reasoning.encrypted", data: "x" }]
   const thought: Message.Part = {
     type: "reasoning",
@@ -264,7 +264,7 @@ describe("reasoning that goes back", () => {
       return rest
     })
 
-  it.effect("R-358: has the form of the vendor, and stays here where nothing is known of the server", () =>
+  it.effect("R-358: reasoning goes back in the form of the vendor, and a request to an unknown vendor omits reasoning", () =>
     Effect.gen(function*() {
       const messages = thread([thought])
       assert.deepStrictEqual(yield* back(messages, {}), { content: "Hi" })
@@ -283,7 +283,7 @@ describe("reasoning that goes back", () => {
       })
     }))
 
-  it.effect("R-358: a text without details goes back as a text, and a turn without text as reasoning alone", () =>
+  it.effect("R-358: reasoning without details goes back as a string, and a message without text has reasoning alone", () =>
     Effect.gen(function*() {
       const plain = thread([{ type: "reasoning", text: "why" }])
       assert.deepStrictEqual(yield* back(plain, { vendor: "openrouter" }), { content: "Hi", reasoning: "why" })
@@ -293,7 +293,7 @@ describe("reasoning that goes back", () => {
       })
     }))
 
-  it.effect("R-358, O-06: DeepSeek receives its reasoning of turns with calls, and of no other", () =>
+  it.effect("R-358, O-06: DeepSeek receives the reasoning of turns with calls, and of no other turn", () =>
     Effect.gen(function*() {
       const silent = { ...Message.assistant("Ho"), reasoning: [thought] }
       const messages = [
@@ -315,7 +315,7 @@ describe("reasoning that goes back", () => {
       assert.deepStrictEqual(all, { content: "Hi", reasoning_content: "why" })
     }))
 
-  it.effect("R-358: what another protocol signed stays here", () =>
+  it.effect("R-358: the request omits reasoning signed by another protocol", () =>
     Effect.gen(function*() {
       const foreign: ReadonlyArray<Message.Part> = [
         { type: "reasoning", text: "signed", signature: "s" },

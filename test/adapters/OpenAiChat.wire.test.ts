@@ -21,8 +21,8 @@ const read = (pieces: ReadonlyArray<Uint8Array>) =>
 
 const cutInto = (text: string, size: number) => read(Server.pieces(text, size))
 
-describe("reads", () => {
-  it.effect("R-125, R-349: one read of the network comes out as one array of events", () =>
+describe("Chat Completions bodies", () => {
+  it.effect("R-125, R-349: each network read comes out as one array of events", () =>
     Effect.gen(function*() {
       const words = Array.from({ length: 30 }, (_, index) => said(String(index)))
       const [first, second] = [words.slice(0, 20), words.slice(20)].map((part) =>
@@ -36,7 +36,7 @@ describe("reads", () => {
       assert.deepStrictEqual(sizes, [1, 20, 10, 2])
     }))
 
-  it.effect("R-334: comments, fields of no meaning and a byte order mark are passed over", () =>
+  it.effect("R-334: the adapter skips comments, unused fields and a byte order mark", () =>
     Effect.gen(function*() {
       const noise = ": PROCESSING\n\nid: 1\nretry: 10\nevent: message\n"
       const text = `\ufeff${noise}${
@@ -47,7 +47,7 @@ describe("reads", () => {
       assert.deepStrictEqual(textOf(events), ["ab"])
     }))
 
-  it.effect("R-334: the data lines of an event are joined, an empty event is ignored, and the last event needs no blank line", () =>
+  it.effect("R-334: the data lines of an event join, an empty event is ignored, and the last event needs no blank line", () =>
     Effect.gen(function*() {
       const pretty = JSON.stringify(said("a"), null, 2).split("\n").map((line) => `data: ${line}`).join("\n")
       const last = JSON.stringify(chunk({ content: "b" }, { finish_reason: "stop" }))
@@ -58,7 +58,7 @@ describe("reads", () => {
       }
     }))
 
-  it.effect("R-330: a stream without [DONE] is complete by its finish reason, one without either is not", () =>
+  it.effect("R-330: a finish reason completes a stream without [DONE]; a stream with neither fails", () =>
     Effect.gen(function*() {
       const withWord = yield* outcomeOf(body(said("a"), finish("stop")).replace("data: [DONE]\n\n", ""))
       assert.deepStrictEqual([textOf(withWord.events), withWord.error], [["a"], undefined])
@@ -67,7 +67,7 @@ describe("reads", () => {
       assert.strictEqual(without.error?.reason, "network_error")
     }))
 
-  it.effect("R-330: a stream that ends with its usage is complete, also without a finish reason or [DONE]", () =>
+  it.effect("R-330: a stream that ends with its usage is complete without a finish reason or [DONE]", () =>
     Effect.gen(function*() {
       const usage = Chunks.usage({ prompt_tokens: 1, completion_tokens: 1 })
       const { error, events } = yield* outcomeOf(body(said("a"), usage).replace("data: [DONE]\n\n", ""))
@@ -77,7 +77,7 @@ describe("reads", () => {
       assert.strictEqual(cut.error?.reason, "network_error")
     }))
 
-  it.effect("R-334: a message that repeats the deltas beside it, or after them, adds nothing", () =>
+  it.effect("R-334: a message that repeats the deltas beside or before it adds nothing", () =>
     Effect.gen(function*() {
       const beside = { ...said("a"), choices: [{ index: 0, delta: { content: "a" }, message: { content: "a" } }] }
       const after = { ...said("a"), choices: [{ index: 0, message: { content: "ab" }, finish_reason: "stop" }] }
@@ -85,7 +85,7 @@ describe("reads", () => {
       assert.deepStrictEqual(textOf(events), ["ab"])
     }))
 
-  it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>
+  it.effect("R-349: the adapter reads a whole JSON reply instead of a stream", () =>
     Effect.gen(function*() {
       const message = {
         role: "assistant",
@@ -104,11 +104,11 @@ describe("reads", () => {
     }))
 })
 
-describe("usage", () => {
+describe("the usage of a Chat Completions reply", () => {
   const usageOf = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =>
     Effect.map(outcomeOf(body(said("x"), ...chunks)), ({ events }) => usageIn(events))
 
-  it.effect("R-303, R-350: figures are named alike, and unknown ones are kept", () =>
+  it.effect("R-303, R-350: usage counts have common names, and unknown counts are kept", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         finish("stop"),
@@ -134,7 +134,7 @@ describe("usage", () => {
       })
     }))
 
-  it.effect("R-350: the latest figure counts, at every position; a missing figure and zero change nothing", () =>
+  it.effect("R-350: the latest count replaces the earlier one at every position; a missing or zero count changes nothing", () =>
     Effect.gen(function*() {
       const found = yield* usageOf(
         { ...chunk({}), x_groq: { usage: { prompt_tokens: 10, completion_tokens: 0 } } },

@@ -18,8 +18,8 @@ const tagsOf = (events: ReadonlyArray<Event.AdapterEvent>) => events.map((event)
 const argsDone = (output_index: unknown, text: string) =>
   event("function_call_arguments.done", { output_index, arguments: text })
 
-describe("calls", () => {
-  it.effect("R-335, R-337, R-356: two interleaved calls keep their fragments apart, and show each of them", () =>
+describe("the function calls of a Responses reply", () => {
+  it.effect("R-335, R-337, R-356: two interleaved calls keep their fragments apart, and each emits its own deltas", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(Replies.interleaved)
       assert.isUndefined(error)
@@ -32,7 +32,7 @@ describe("calls", () => {
       assert.deepStrictEqual(last(events).finishReason, "tool_calls")
     }))
 
-  it.effect("R-339: whichever of the four tellings of its arguments is there, a call is whole", () =>
+  it.effect("R-339: a call is whole by whichever of its four forms the arguments arrive", () =>
     Effect.gen(function*() {
       const text = "{\"q\":1}"
       const tellings: ReadonlyArray<ReadonlyArray<Replies.Json>> = [
@@ -60,7 +60,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(bare), [{ id: "a", name: "search", arguments: { q: 1 } }])
     }))
 
-  it.effect("R-349: a call is complete when the wire completes it, before the reply has ended", () =>
+  it.effect("R-349: a call completes when the wire completes the item, before the reply ends", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         added(0, call("a", "search")),
@@ -80,7 +80,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("M-34, I-05, I-06: a call without parameters is whole, whether or not the wire closed it", () =>
+  it.effect("M-34, I-05, I-06: a call without parameters is whole, whether or not the wire closes the item", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         added(0, call("a", "now")),
@@ -94,7 +94,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("I-04, I-17: arguments that are no JSON, or no object, are marked, and other calls are not touched", () =>
+  it.effect("I-04, I-17: arguments that are not a JSON object are marked as lost, and other calls stay whole", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         done(0, call("a", "search", "{\"a\":")),
@@ -109,7 +109,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-357, I-18: a call that the wire calls incomplete is never whole, not even if its text is", () =>
+  it.effect("R-357, I-18: a call with status incomplete has lost its arguments, even if they parse", () =>
     Effect.gen(function*() {
       const cut = (text: string) => call("b", "search", text, { status: "incomplete" })
       for (const text of ["{\"x\":48151", "{\"x\":1}"]) {
@@ -134,7 +134,7 @@ describe("calls", () => {
       }
     }))
 
-  it.effect("R-357: the last call of a reply that was cut does not count unless the wire had completed it", () =>
+  it.effect("R-357: the last call of a cut reply has lost its arguments unless the wire has completed the item", () =>
     Effect.gen(function*() {
       const open = [added(0, call("a", "search")), args(0, "{\"x\":1}")]
       const cut = yield* eventsOf(...open, incomplete("max_output_tokens"))
@@ -152,7 +152,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(closed), [{ id: "a", name: "search", arguments: { x: 1 } }])
     }))
 
-  it.effect("R-343, I-12: calls that share an index or an id are two calls", () =>
+  it.effect("R-343, I-12: calls that share an index or an id stay two calls", () =>
     Effect.gen(function*() {
       const sameIndex = yield* eventsOf(
         added(0, call("a", "search")),
@@ -178,7 +178,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-343: a repeated completion is the same call, and completions that share only their place are separate calls", () =>
+  it.effect("R-343: a repeated completion is the same call, and completions with one index and different call ids are separate calls", () =>
     Effect.gen(function*() {
       const same = yield* eventsOf(done(0, call("a", "now", "{}")), done(0, call("a", "now", "{}")), completed())
       assert.deepStrictEqual(calls(same), [{ id: "a", name: "now", arguments: {} }])
@@ -187,7 +187,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(others).length, 2)
     }))
 
-  it.effect("R-336, I-03, I-14: a missing id is generated, and a call without a name is ignored", () =>
+  it.effect("R-336, I-03, I-14: a call without an id gets a new id, and a call without a name is dropped", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         done(0, { type: "function_call", name: "now", arguments: "{}" }),
@@ -199,7 +199,7 @@ describe("calls", () => {
       assert.match(of(events, "ToolCallCompleted")[0]!.id, /^call_[0-9a-f]{32}$/)
     }))
 
-  it.effect("R-338, I-21: fragments that come before their header count", () =>
+  it.effect("R-338, I-21: fragments before their item count", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         args(3, "{\"q\""),
@@ -211,7 +211,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(events), [{ id: "a", name: "search", arguments: { q: 1 } }])
     }))
 
-  it.effect("R-342: other fields of a call are kept and sent back", () =>
+  it.effect("R-342: the metadata keeps the other fields of a call", () =>
     Effect.gen(function*() {
       const item = call("a", "rate", "{}", {
         namespace: "money",
@@ -225,7 +225,7 @@ describe("calls", () => {
       })
     }))
 
-  it.effect("R-122: fragments of a call that was completed with other arguments fail the reply", () =>
+  it.effect("R-122: new fragments of a completed call fail the reply", () =>
     Effect.gen(function*() {
       const { error } = yield* outcomeOf(body(
         created,
@@ -238,7 +238,7 @@ describe("calls", () => {
       assert.strictEqual(error?.reason, "malformed_response")
     }))
 
-  it.effect("R-122: names and arguments cannot reach a prototype", () =>
+  it.effect("R-122: names, ids and arguments never reach a prototype", () =>
     Effect.gen(function*() {
       const text = "{\"__proto__\":{\"polluted\":true},\"constructor\":{\"q\":1}}"
       const events = yield* eventsOf(
@@ -257,7 +257,7 @@ describe("calls", () => {
     }))
 })
 
-describe("calls with a text", () => {
+describe("the custom tool calls of a Responses reply", () => {
   const custom = (input: string, rest: Replies.Json = {}) => ({
     type: "custom_tool_call",
     id: "ctc_1",
@@ -282,7 +282,7 @@ describe("calls with a text", () => {
         ])
     )
 
-  it.effect("R-332, R-337: a declared one is a call whose input is the text, whatever follows it", () =>
+  it.effect("R-332, R-337: a declared custom tool call has its text as input, or is truncated when cut", () =>
     Effect.gen(function*() {
       const streamed = [
         added(0, custom("", { status: "in_progress" })),
@@ -301,7 +301,7 @@ describe("calls with a text", () => {
       assert.strictEqual(last(cut.events).finishReason, "length")
     }))
 
-  it.effect("R-332: one that was not declared ran at the provider, where its own tools were declared", () =>
+  it.effect("R-332: an undeclared custom tool call ran at the provider if the request declares hosted tools", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* callsOf(hosted, done(0, custom("{\"q\":1}"))), [[
         "ctc_1",
@@ -313,7 +313,7 @@ describe("calls with a text", () => {
       assert.strictEqual(last(events).finishReason, "stop")
     }))
 
-  it.effect("R-332: where nothing is known of what was declared, it ran at the provider if the model went on to speak", () =>
+  it.effect("R-332: a custom tool call without any declaration ran at the provider only if text follows the call", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* callsOf({}, done(0, custom("{\"q\":1}")), said("So.", 1)), [
         ["ctc_1", "run_sql", { q: 1 }, true]
@@ -327,7 +327,7 @@ describe("calls with a text", () => {
     }))
 })
 
-describe("what this side is asked for in a form that no tool has", () => {
+describe("an item that no tool of a run can answer", () => {
   const shell = { type: "shell_call", id: "sh_1", call_id: "s1", status: "completed", action: { commands: ["ls"] } }
   const search = { type: "tool_search_call", id: "ts_1", call_id: "t1", execution: "client", arguments: {} }
   const items: ReadonlyArray<Replies.Json> = [
@@ -352,7 +352,7 @@ describe("what this side is asked for in a form that no tool has", () => {
     search
   ]
 
-  it.effect("N-22: fails the reply by the name of the item, and is never told as done", () =>
+  it.effect("N-22: an unanswerable item fails the reply with an error that names its type, and emits no tool call event", () =>
     Effect.gen(function*() {
       for (const item of items) {
         const type = String(item["type"])
@@ -383,7 +383,7 @@ describe("what this side is asked for in a form that no tool has", () => {
       }
     }))
 
-  it.effect("N-22: the error names each kind once, and what to do about an approval", () =>
+  it.effect("N-22: the error names each kind of item once, and says how to avoid an approval request", () =>
     Effect.gen(function*() {
       const errorOf = (...output: ReadonlyArray<Replies.Json>) =>
         Effect.map(outcomeOf(body(completed({ output }))), ({ error }) => error?.detail)
@@ -395,7 +395,7 @@ describe("what this side is asked for in a form that no tool has", () => {
       assert.notInclude(yield* errorOf(items[0]!), "require_approval")
     }))
 
-  it.effect("N-22: a run that is asked so ends as failed, with the words of the model and no further request", () =>
+  it.effect("N-22: a run with an unanswerable item fails without a further request", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({
         pieces: [body(created, said("Wait."), done(1, items[0]!), completed())]
@@ -408,7 +408,7 @@ describe("what this side is asked for in a form that no tool has", () => {
       assert.strictEqual(server.requests.length, 1)
     })))
 
-  it.effect("N-22: what the provider runs in its container, or has answered, stays its own", () =>
+  it.effect("N-22: items executed or answered by the provider are listed as executed by the provider", () =>
     Effect.gen(function*() {
       const contained = { ...shell, environment: { type: "container_reference", container_id: "cntr_1" } }
       const output = { type: "shell_call_output", id: "so_1", call_id: "s1", output: [] }

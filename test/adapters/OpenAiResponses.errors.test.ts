@@ -16,12 +16,12 @@ const { json } = Adapters
 
 const errorOf = (answer: string | Server.Answer) => Effect.map(outcomeOf(answer), ({ error }) => error!)
 
-describe("errors inside a reply", () => {
+describe("an error inside a Responses reply", () => {
   const quota = { type: "insufficient_quota", code: "insufficient_quota", message: "You exceeded your quota." }
   const failed = (error: unknown, rest: Replies.Json = {}) =>
     event("failed", { response: response({ status: "failed", error, ...rest }) })
 
-  it.effect("R-145: an error and the failure that follows it are one error, reported after the text, with its cost", () =>
+  it.effect("R-145: an error event and the failed event after it give a single error, after the text and the usage", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(
         created,
@@ -41,7 +41,7 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual(error?.cause, quota)
     }))
 
-  it.effect("R-145: an error is read at every position", () =>
+  it.effect("R-145: an error at every position fails the reply with its reason and detail", () =>
     Effect.gen(function*() {
       const start = body(created, said("a"))
       const errors: ReadonlyArray<readonly [string, Adapter.AdapterError["reason"], string]> = [
@@ -75,7 +75,7 @@ describe("errors inside a reply", () => {
       }
     }))
 
-  it.effect("R-145: the reply of a run that broke is an error, and none of its calls is run", () =>
+  it.effect("R-145: a run whose reply breaks off with an error fails and runs none of its calls", () =>
     Effect.scoped(Effect.gen(function*() {
       let started = 0
       const now = Tool.make("now", { parameters: {}, handler: () => Effect.sync(() => ++started) })
@@ -87,8 +87,8 @@ describe("errors inside a reply", () => {
     })))
 })
 
-describe("invalid and incomplete replies", () => {
-  it.effect("R-355: a reply without its final event was cut, wherever it stops, and [DONE] is no such event", () =>
+describe("invalid and incomplete Responses replies", () => {
+  it.effect("R-355: a reply without its final event fails as cut, wherever it stops, and [DONE] is not a final event", () =>
     Effect.gen(function*() {
       const whole = [created, added(0, call("a", "now")), args(0, "{}"), done(0, call("a", "now", "{}"))]
       for (let count = 1; count <= whole.length; count++) {
@@ -100,7 +100,7 @@ describe("invalid and incomplete replies", () => {
       }
     }))
 
-  it.effect("R-122: truncated JSON, a page, a text, an empty body and an unfinished reply are errors that name the problem", () =>
+  it.effect("R-122: truncated JSON, an HTML page, an empty body and a cut document fail the reply, and the error names the problem", () =>
     Effect.gen(function*() {
       const bodies: ReadonlyArray<readonly [string, RegExp]> = [
         [body(created) + "data: {\"type\":\"response.comp\n\n", /not a JSON object \(22 characters\)/],
@@ -116,7 +116,7 @@ describe("invalid and incomplete replies", () => {
       }
     }))
 
-  it.effect("N-24: a reply that the provider makes in the background is a feature that is not there, and is named", () =>
+  it.effect("N-24: a background reply without output fails as an unsupported feature; a background reply that streams is read", () =>
     Effect.gen(function*() {
       for (const status of ["queued", "in_progress"]) {
         const { error, events } = yield* outcomeOf({
@@ -137,7 +137,7 @@ describe("invalid and incomplete replies", () => {
       assert.deepStrictEqual([streamed.error, Replies.last(streamed.events).message.content], [undefined, "Hi"])
     }))
 
-  it.effect("R-349: a server that answers with a whole reply instead of a stream is understood", () =>
+  it.effect("R-349: the adapter reads a whole JSON reply instead of a stream", () =>
     Effect.gen(function*() {
       const output = [
         { type: "reasoning", id: "rs_1", summary: [{ type: "summary_text", text: "hm" }] },
@@ -163,7 +163,7 @@ describe("invalid and incomplete replies", () => {
       assert.strictEqual(refused.reason, "content_filter")
     }))
 
-  it.effect("R-122: a reply that is no UTF-8 fails instead of being acted on", () =>
+  it.effect("R-122: invalid UTF-8 fails the reply", () =>
     Effect.gen(function*() {
       const [before, after] = body(done(0, call("a", "now", "{\"q\":\"|\"}")), completed()).split("|")
       const { error, events } = yield* outcomeOf({

@@ -44,8 +44,8 @@ const reasoning = (id: string, rest: Replies.Json = { encrypted_content: `secret
   ...rest
 })
 
-describe("messages", () => {
-  it.effect("R-123: leading system messages are the instructions, later ones stay in their place", () =>
+describe("the messages of a Responses request", () => {
+  it.effect("R-123: leading system messages are the instructions, and later system messages keep their place", () =>
     Effect.gen(function*() {
       const found = yield* bodyOf([
         Message.system("One."),
@@ -59,7 +59,7 @@ describe("messages", () => {
       assert.deepStrictEqual([alone.instructions, alone.input], [undefined, [{ role: "system", content: "Greet me." }]])
     }))
 
-  it.effect("R-146: an assistant's calls go out after the text they came with, and their answers after all of them", () =>
+  it.effect("R-146: an assistant's calls go out after the assistant's text, followed by all answers", () =>
     Effect.gen(function*() {
       const raw = { ...Message.toolCall("a", "search", { q: 1 }), rawArguments: "{ \"q\": 1 }" }
       const calls = [raw, Message.toolCall("b", "search", { q: 2 }), { ...raw, id: "c", providerExecuted: true }]
@@ -84,7 +84,7 @@ describe("messages", () => {
       )
     }))
 
-  it.effect("R-357: the text of arguments that were lost does not go out, since servers refuse what they cannot parse", () =>
+  it.effect("R-357: a call with lost arguments goes out with empty arguments", () =>
     Effect.gen(function*() {
       const lost: ReadonlyArray<Message.ToolCall> = ["{\"cut\":", "", "null", "[1]"].map((rawArguments, index) => ({
         ...Message.toolCall(String(index), "search"),
@@ -95,7 +95,7 @@ describe("messages", () => {
       assert.deepStrictEqual(input.slice(0, 4).map((item) => item["arguments"]), ["{}", "{}", "{}", "{}"])
     }))
 
-  it.effect("R-123: images, audio and files go out as parts, in questions and in answers", () =>
+  it.effect("R-123: images, audio and files go out as parts, in user messages and in tool answers", () =>
     Effect.gen(function*() {
       const parts: ReadonlyArray<Message.Part> = [
         { type: "text", text: "What is this?" },
@@ -135,7 +135,7 @@ describe("messages", () => {
       )
     }))
 
-  it.effect("R-122: what the protocol has no words for is refused before anything is sent", () =>
+  it.effect("R-122: the adapter refuses content without a form in the protocol before it sends anything", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [body(completed())] }))
       for (const message of [Message.user([{ type: "image" }]), Message.assistant([{ type: "image", data: "AAAA" }])]) {
@@ -148,8 +148,8 @@ describe("messages", () => {
     })))
 })
 
-describe("what goes back", () => {
-  it.effect("R-342: reasoning goes back unchanged in front of the calls it led to, with their ids and extras", () =>
+describe("a model's items in the next Responses request", () => {
+  it.effect("R-342: reasoning goes back unchanged before its calls, with ids and extra fields", () =>
     Effect.gen(function*() {
       const items = [
         reasoning("rs_1", { summary: [{ type: "summary_text", text: "hm" }], encrypted_content: "E" }),
@@ -161,7 +161,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(yield* backOf(body(completed({ output: items }))), items)
     }))
 
-  it.effect("R-342: what the provider ran goes back where it stood, and so does each message, with its phase", () =>
+  it.effect("R-342: items executed by the provider go back in place, and so does each message with its phase", () =>
     Effect.gen(function*() {
       const text = (id: string, said: string, phase: string) =>
         message(said, {
@@ -181,13 +181,13 @@ describe("what goes back", () => {
       assert.deepStrictEqual(yield* backOf(body(completed({ output: items }))), items)
     }))
 
-  it.effect("R-342: a text that came after a call goes back after it", () =>
+  it.effect("R-342: a text after a call goes back after that call", () =>
     Effect.gen(function*() {
       const items = [call("a", "now", "{}"), message("Wait.", { status: "completed" })]
       assert.deepStrictEqual(yield* backOf(body(completed({ output: items }))), items)
     }))
 
-  it.effect("R-342: a refusal goes back as one", () =>
+  it.effect("R-342: a refusal goes back as a refusal", () =>
     Effect.gen(function*() {
       const refusal = message("", { status: "completed", content: [{ type: "refusal", refusal: "No." }] })
       assert.deepStrictEqual(yield* backOf(body(completed({ output: [reasoning("rs_1"), refusal] }))), [
@@ -196,7 +196,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("R-342: reasoning that nothing follows stays here, and so does a call that only its own kind of answer could close", () =>
+  it.effect("R-342: the request omits reasoning without a following item, and a local shell call without an output", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* backOf(body(done(0, reasoning("rs_1")), incomplete("max_output_tokens"))), [])
       const shell = { type: "local_shell_call", id: "ls_1", call_id: "s1", status: "completed", action: {} }
@@ -214,7 +214,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(yield* backOf(body(completed({ output: hosted }))), hosted)
     }))
 
-  it.effect("R-342: reasoning that is but an id goes back only where the provider keeps replies", () =>
+  it.effect("R-342: reasoning with an id alone goes back only if the provider stores replies", () =>
     Effect.gen(function*() {
       const reply = body(completed({ output: [reasoning("rs_1", {}), call("a", "now", "{}")] }))
       assert.deepStrictEqual((yield* backOf(reply)).map((item) => item["type"]), ["function_call"])
@@ -224,7 +224,7 @@ describe("what goes back", () => {
       assert.deepStrictEqual(byRequest[0], stored[0])
     }))
 
-  it.effect("R-342: nulls, states and empty lists of a reply's reasoning are not sent back", () =>
+  it.effect("R-342: reasoning goes back without nulls, states and empty lists", () =>
     Effect.gen(function*() {
       const told = reasoning("rs_1", { status: "completed", content: [], encrypted_content: "E", note: null })
       const [first] = yield* backOf(body(completed({ output: [told, message("Hi")] })))
@@ -233,7 +233,7 @@ describe("what goes back", () => {
       assert.strictEqual((yield* backOf(body(completed({ output: [hollow, message("Hi")] })))).length, 1)
     }))
 
-  it.effect("R-342: a text that was changed goes back changed, in front of the calls", () =>
+  it.effect("R-342: a changed text goes back as changed, before the calls", () =>
     Effect.gen(function*() {
       const items = [reasoning("rs_1"), message("My key is 123."), call("a", "now", "{}")]
       const { events } = yield* Replies.outcomeOf(body(completed({ output: items })))
@@ -246,7 +246,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("R-343: ids that begin anew with every turn go out as different ones, each with its answer", () =>
+  it.effect("R-343: ids repeated in every turn go out as distinct ids, each with its answer", () =>
     Effect.gen(function*() {
       const turn = (answer: string) => [
         Message.assistant("", [Message.toolCall("call_0", "now"), Message.toolCall("call_1", "now")]),
@@ -268,7 +268,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("R-342: what another protocol left stays here, and ids that are too long for this one are cut, each to another", () =>
+  it.effect("R-342: the request omits reasoning of another protocol, and shortens its long ids to distinct ids", () =>
     Effect.gen(function*() {
       const long = "call_".padEnd(100, "x")
       const foreign: Message.Message = {
@@ -307,13 +307,13 @@ describe("what goes back", () => {
     }))
 })
 
-describe("run", () => {
+describe("a run over the Responses adapter", () => {
   const lookUp = Tool.make("look_up", {
     parameters: { word: Schema.NonEmptyString },
     handler: ({ word }) => Effect.succeed(`about ${word}`)
   })
 
-  it.effect("R-126, R-136, R-342: a run of three turns sends all earlier messages, reasoning at its place", () =>
+  it.effect("R-126, R-136, R-342: the last request of a three-turn run has all earlier items, with reasoning in place", () =>
     Effect.scoped(Effect.gen(function*() {
       const first = [
         reasoning("rs_1"),
@@ -350,7 +350,7 @@ describe("run", () => {
       assert.strictEqual(server.requests[2]!.body.instructions, "Be brief.")
     })))
 
-  it.effect("R-126, I-18: a call that was cut is answered, not run, and its text is not sent back", () =>
+  it.effect("R-126, I-18: a run answers a cut call without running it, and its arguments do not go back", () =>
     Effect.scoped(Effect.gen(function*() {
       const cut = call("a", "look_up", "{\"word\":\"x", { status: "incomplete" })
       const replies = [body(done(0, cut), incomplete("max_output_tokens")), body(said("Sorry."), completed())]
@@ -363,7 +363,7 @@ describe("run", () => {
       assert.notInclude(output.output, "about x")
     })))
 
-  it.effect("R-136, R-342: a tool that takes a text is declared, called and answered as one", () =>
+  it.effect("R-136, R-342: a custom tool is declared, called and answered as a custom tool", () =>
     Effect.scoped(Effect.gen(function*() {
       const item = {
         type: "custom_tool_call",

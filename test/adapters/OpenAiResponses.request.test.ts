@@ -29,8 +29,8 @@ const weather: Tool.Definition = {
   }
 }
 
-describe("body", () => {
-  it.effect("R-123: a plain request holds the model, the instructions, the input and asks for a stream", () =>
+describe("the body of a Responses request", () => {
+  it.effect("R-123: a plain request holds the model, the instructions and the input, and asks for a stream", () =>
     Effect.gen(function*() {
       const received = yield* sent({ messages: [Message.system("Be brief."), Message.user("Hello")] })
       assert.deepStrictEqual([received.method, received.path], ["POST", "/v1/responses"])
@@ -44,7 +44,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: what a request asks of the model has its place in the body", () =>
+  it.effect("R-123: each setting of a request has its place in the body", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({
         model: "other-model",
@@ -83,7 +83,7 @@ describe("body", () => {
       })
     }))
 
-  it.effect("R-123: options that are not given are not in the body, and a stream is always requested", () =>
+  it.effect("R-123: the body omits unset options and always asks for a stream", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf(
         { toolChoice: "required", responseFormat: { type: "text" }, options: { stream: false } },
@@ -99,7 +99,7 @@ describe("body", () => {
       assert.deepInclude(json, { tool_choice: "required", text: { format: { type: "json_object" } } })
     }))
 
-  it.effect("R-123: the provider's own tools, and what is to be included, come in addition; settings are joined", () =>
+  it.effect("R-123: tools and includes from options are added, and text and reasoning settings merge", () =>
     Effect.gen(function*() {
       const body = yield* bodyOf({
         tools: [weather],
@@ -125,7 +125,7 @@ describe("body", () => {
       assert.deepInclude(hosted, { tools: [{ type: "web_search" }], tool_choice: "required" })
     }))
 
-  it.effect("R-123: encrypted reasoning is asked of models that may reason, and only where nothing is stored", () =>
+  it.effect("R-123: the request includes encrypted reasoning for models that may reason, unless the provider stores replies", () =>
     Effect.gen(function*() {
       const includeFor = (model: string, options: Partial<OpenAiResponses.Options> = {}) =>
         Effect.map(bodyOf({ model }, options), (body) => body.include !== undefined)
@@ -140,7 +140,7 @@ describe("body", () => {
       }
     }))
 
-  it.effect("R-136: a strict schema requires every member and closes the object; one that has no strict form is sent as it is", () =>
+  it.effect("R-136: a strict schema requires every member and closes the object; a schema without a strict form goes out unchanged", () =>
     Effect.gen(function*() {
       const open: Tool.Definition = {
         name: "open",
@@ -171,11 +171,11 @@ describe("body", () => {
     }))
 })
 
-describe("layer", () => {
+describe("the address of the Responses adapter", () => {
   const addressOf = (options: Partial<OpenAiResponses.Options>) =>
     Effect.map(Requests.elsewhere(answered, OpenAiResponses.layer({ model: "m", ...options })), ({ url }) => url)
 
-  it.effect("R-123: without a base URL it is OpenAI's own, and a query string stays at the end", () =>
+  it.effect("R-123: the default base URL is OpenAI's, and a query string stays at the end", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* addressOf({}), "https://api.openai.com/v1/responses")
       assert.strictEqual(

@@ -19,8 +19,8 @@ const textOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
 const thoughtOf = (events: ReadonlyArray<Event.AdapterEvent>) =>
   of(events, "ReasoningDelta").map((event) => event.delta).join("")
 
-describe("text", () => {
-  it.effect("R-334: text is streamed, joined, and framed by the message's start and end", () =>
+describe("the text of a Responses reply", () => {
+  it.effect("R-334: the reply streams and joins its text between the start and the end of the message", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         added(0, message("")),
@@ -49,7 +49,7 @@ describe("text", () => {
       ])
     }))
 
-  it.effect("R-334: whichever of the four tellings of a text is there, it is shown once", () =>
+  it.effect("R-334: the reply emits a text once by whichever of its four forms the text arrives", () =>
     Effect.gen(function*() {
       const whole = message("Hello")
       const tellings: ReadonlyArray<ReadonlyArray<Replies.Json>> = [
@@ -72,7 +72,7 @@ describe("text", () => {
       }
     }))
 
-  it.effect("M-35: a text is emitted once, however its deltas and repetitions are numbered", () =>
+  it.effect("M-35: the reply emits a text once, however its deltas and repetitions are numbered", () =>
     Effect.gen(function*() {
       const streamed = (content_index: number, text: string) => delta("output_text", 0, text, { content_index })
       const textDone = (content_index: number, text: string) =>
@@ -108,7 +108,7 @@ describe("text", () => {
       }
     }))
 
-  it.effect("M-35: a text is emitted once, however it is divided into parts", () =>
+  it.effect("M-35: the reply emits a text once, however the text is divided into parts", () =>
     Effect.gen(function*() {
       const streamed = (content_index: number, text: string) => delta("output_text", 0, text, { content_index })
       const textDone = (content_index: number, text: string) =>
@@ -156,7 +156,7 @@ describe("text", () => {
       assert.strictEqual(Message.text(last(trimmed).message), "Hello")
     }))
 
-  it.effect("M-35: reasoning and refusals are emitted once, however they are divided into parts", () =>
+  it.effect("M-35: the reply emits reasoning and refusals once, however they are divided into parts", () =>
     Effect.gen(function*() {
       const summary = (...texts: ReadonlyArray<string>) => ({
         type: "reasoning",
@@ -194,7 +194,7 @@ describe("text", () => {
       }
     }))
 
-  it.effect("M-35: a text is emitted once where only its id, or nothing, identifies the item of an event", () =>
+  it.effect("M-35: the reply emits a text once although its events name their item by id alone or not at all", () =>
     Effect.gen(function*() {
       const whole = message("Hello", { id: "m" })
       const of0 = (rest: Replies.Json, text = "Hello") => event("output_text.delta", { delta: text, ...rest })
@@ -242,7 +242,7 @@ describe("text", () => {
       assert.deepStrictEqual([given?.name, given?.arguments], ["f", { a: 1 }])
     }))
 
-  it.effect("M-35: so are reasoning and refusals, at every place in the item", () =>
+  it.effect("M-35: the reply emits reasoning and refusals once, at every place in the item", () =>
     Effect.gen(function*() {
       const thought = (rest: Replies.Json) => ({ type: "reasoning", id: "rs_1", summary: [], ...rest })
       const summary = delta("reasoning_summary_text", 0, "Let me see.", { summary_index: 1 })
@@ -282,13 +282,13 @@ describe("text", () => {
       assert.strictEqual(last(events).metadata?.["refusal"], "No.")
     }))
 
-  it.effect("R-334: a repetition that contradicts the streamed text replaces it", () =>
+  it.effect("R-334: a repetition that contradicts the streamed text replaces the text of the message", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(said("Hullo"), done(0, message("Hello")), completed())
       assert.deepStrictEqual([textOf(events), of(events, "TextCompleted")[0]?.text], ["Hullo", "Hello"])
     }))
 
-  it.effect("R-334: several messages and parts are one text, in their own order", () =>
+  it.effect("R-334: several messages and parts join to a single text in order", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         added(0, message("", { id: "m0" })),
@@ -301,14 +301,14 @@ describe("text", () => {
       assert.deepStrictEqual([textOf(events), of(events, "TextCompleted")[0]?.text], ["abc", "abc"])
     }))
 
-  it.effect("R-333: a reply without anything is a message without text and calls", () =>
+  it.effect("R-333: a reply without content is a message without text or calls", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(completed())
       assert.deepStrictEqual(tagsOf(events), ["MessageStarted", "MessageCompleted"])
       assert.deepStrictEqual(last(events).message, { ...Message.assistant(""), finishReason: "stop" })
     }))
 
-  it.effect("R-334: a refusal is part of the metadata and is no text, and unknown events are ignored", () =>
+  it.effect("R-334: a refusal is part of the metadata and not of the text, and unknown events are ignored", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         event("in_progress", { response: {} }),
@@ -328,7 +328,7 @@ describe("text", () => {
       )
     }))
 
-  it.effect("R-358: each source is reported once, whether it stands beside the text or in it", () =>
+  it.effect("R-358: the metadata reports each source once, whether beside the text or inside", () =>
     Effect.gen(function*() {
       const [one, two] = [{ type: "url_citation", url: "https://a.test" }, {
         type: "url_citation",
@@ -344,8 +344,8 @@ describe("text", () => {
     }))
 })
 
-describe("reasoning", () => {
-  it.effect("R-334: summaries and raw reasoning are kept apart from the text, one part for each item", () =>
+describe("the reasoning of a Responses reply", () => {
+  it.effect("R-334: summaries and raw reasoning stay apart from the text, one part for each item", () =>
     Effect.gen(function*() {
       const first = {
         type: "reasoning",
@@ -374,7 +374,7 @@ describe("reasoning", () => {
       ])
     }))
 
-  it.effect("R-334: ids that change with every event do not part an item, and the first id stays", () =>
+  it.effect("R-334: ids that change with every event do not split an item, and the first id is kept", () =>
     Effect.gen(function*() {
       const item = (id: string, rest: Replies.Json = {}) => ({ type: "reasoning", id, summary: [], ...rest })
       const events = yield* eventsOf(
@@ -395,7 +395,7 @@ describe("reasoning", () => {
       })
     }))
 
-  it.effect("R-355: incomplete reasoning is emitted, and not sent back", () =>
+  it.effect("R-355: incomplete reasoning is emitted and carries no item for the next request", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         added(0, { type: "reasoning", id: "rs_1", summary: [], encrypted_content: "half" }),
@@ -405,7 +405,7 @@ describe("reasoning", () => {
       assert.deepStrictEqual(last(events).message.reasoning, [{ type: "reasoning", text: "hm" }])
     }))
 
-  it.effect("R-334: reasoning that is complete after the text began is still its own", () =>
+  it.effect("R-334: reasoning completed after the start of the text stays reasoning", () =>
     Effect.gen(function*() {
       const whole = { type: "reasoning", id: "rs_1", summary: [], content: [{ type: "reasoning_text", text: "hm" }] }
       const events = yield* eventsOf(
@@ -422,7 +422,7 @@ describe("reasoning", () => {
     }))
 })
 
-describe("hosted tools", () => {
+describe("the hosted tools of a Responses reply", () => {
   const search = {
     type: "web_search_call",
     id: "ws_1",
@@ -441,7 +441,7 @@ describe("hosted tools", () => {
     input: "{\"query\":\"q\"}"
   }
 
-  it.effect("R-332, I-10: what the provider ran is listed under its kind, never to be run, and does not end the turn", () =>
+  it.effect("R-332, I-10: an item executed by the provider is listed under its kind, and makes no tool turn", () =>
     Effect.gen(function*() {
       const items = [search, remote, python, image, files, custom]
       const events = yield* eventsOf(
@@ -473,7 +473,7 @@ describe("hosted tools", () => {
       assert.strictEqual(response.toolCalls.length, 6)
     }))
 
-  it.effect("R-332: one that was not completed is listed, too, and a result is kept but is no call", () =>
+  it.effect("R-332: an incomplete hosted call is listed, and a hosted result is kept without a call", () =>
     Effect.gen(function*() {
       const result = { type: "tool_search_output", id: "tso_1", tools: [] }
       const events = yield* eventsOf(added(0, search), done(1, result), incomplete("max_output_tokens"))
@@ -488,15 +488,15 @@ describe("hosted tools", () => {
       ])
     }))
 
-  it.effect("R-332, R-344: a call beside it is acted on", () =>
+  it.effect("R-332, R-344: a call of the caller's tools beside a hosted call makes a tool turn", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(done(0, search), done(1, call("a", "now", "{}")), completed())
       assert.strictEqual(last(events).finishReason, "tool_calls")
     }))
 })
 
-describe("the end", () => {
-  it.effect("R-347, I-15: the status and its reason determine how a reply ended, and calls take precedence", () =>
+describe("the end of a Responses reply", () => {
+  it.effect("R-347, I-15: the status and its reason determine the finish reason, and calls make a completed reply a tool turn", () =>
     Effect.gen(function*() {
       const now = done(0, call("a", "now", "{}"))
       const cases: ReadonlyArray<readonly [ReadonlyArray<Replies.Json>, string, string]> = [
@@ -518,7 +518,7 @@ describe("the end", () => {
       }
     }))
 
-  it.effect("R-303, R-350: figures are named alike, and unknown ones are kept", () =>
+  it.effect("R-303, R-350: usage counts have common names, and unknown counts are kept", () =>
     Effect.gen(function*() {
       const events = yield* eventsOf(
         said("x"),
@@ -545,7 +545,7 @@ describe("the end", () => {
       assert.deepInclude(last(sparse).usage as object, { totalTokens: 4, cachedInputTokens: null })
     }))
 
-  it.effect("R-342, R-136: under strict schemas the nulls that stand for missing members do not reach the tool", () =>
+  it.effect("R-342, R-136: the arguments of a strict tool lose the nulls that stand for missing members", () =>
     Effect.gen(function*() {
       const parameters = {
         type: "object",

@@ -18,8 +18,8 @@ const read = (pieces: ReadonlyArray<Uint8Array>) =>
 
 const cutInto = (text: string, size: number) => read(Server.pieces(text, size))
 
-describe("reads", () => {
-  it.effect("R-334: comments, names of no meaning, missing names and a closing [DONE] are passed over", () =>
+describe("Responses bodies", () => {
+  it.effect("R-334: the adapter skips comments, unknown fields, missing event names and a closing [DONE]", () =>
     Effect.gen(function*() {
       const noise = ": OPENROUTER PROCESSING\n\n"
       const text = noise +
@@ -29,7 +29,7 @@ describe("reads", () => {
       assert.deepStrictEqual(of(events, "TextCompleted").map((event) => event.text), ["ab"])
     }))
 
-  it.effect("R-334: an event whose data has no type goes by its name, and the last one needs no blank line", () =>
+  it.effect("R-334: an event without a type in its data has its event name as type, and the last event needs no blank line", () =>
     Effect.gen(function*() {
       const text = body(said("a"), completed()).replaceAll(/"type":"response[^"]*",?/g, "").trimEnd()
       const { error, events } = yield* outcomeOf(text)
@@ -38,7 +38,7 @@ describe("reads", () => {
     }))
 })
 
-describe("servers", () => {
+describe("servers of the Responses protocol", () => {
   type Vary = (event: Replies.Json) => ReadonlyArray<Replies.Json>
 
   const without = (pattern: RegExp): Vary => (event) => pattern.test(String(event["type"])) ? [] : [event]
@@ -58,11 +58,11 @@ describe("servers", () => {
 
   const varieties: ReadonlyArray<readonly [name: string, ...varies: ReadonlyArray<Vary>]> = [
     ["sends no fragments", without(/delta$/)],
-    ["sends fragments only", without(/done$/), bare],
-    ["tells only complete items", without(/delta$|added$|text.done$|arguments.done$/), bare],
-    ["tells items only in the end", without(/^(?!response\.completed)/)],
+    ["sends only fragments", without(/done$/), bare],
+    ["sends only complete items", without(/delta$|added$|text.done$|arguments.done$/), bare],
+    ["sends items only in its final event", without(/^(?!response\.completed)/)],
     ["announces no items", without(/added$/)],
-    ["repeats nothing in the end", bare],
+    ["repeats nothing in its final event", bare],
     ["makes up an id for every event", renamed],
     ["makes up an id for every event and repeats nothing", renamed, bare],
     ["has no ids", nameless],
@@ -85,7 +85,7 @@ describe("servers", () => {
   }
 
   for (const [name, ...varies] of varieties) {
-    it.effect(`R-343, R-349: a server that ${name} is read the same`, () =>
+    it.effect(`R-343, R-349: a reply reads alike from a server that ${name}`, () =>
       Effect.gen(function*() {
         const told = varies.reduce<ReadonlyArray<Replies.Json>>(
           (all, vary) => all.flatMap(vary),
@@ -99,8 +99,8 @@ describe("servers", () => {
   }
 })
 
-describe("work", () => {
-  it.effect("R-353: 64 calls whose fragments take turns are 64 calls, parsed once each", () =>
+describe("the work for a Responses reply", () => {
+  it.effect("R-353: the adapter parses each of 64 calls with interleaved fragments once", () =>
     Effect.gen(function*() {
       const texts = Array.from({ length: 64 }, (_, index) => JSON.stringify({ n: index, text: "x".repeat(200) }))
       const answer = body(
