@@ -74,8 +74,8 @@ const heard = (
     return { texts, millis: report.millis, error: error._tag === "Some" ? error.value : undefined }
   })
 
-describe("an answer", () => {
-  it.effect("R-122: each read that comes just in time renews the limit for the next one", () =>
+describe("the time limits of an answer", () => {
+  it.effect("R-122: each read just in time renews the limit for the next read", () =>
     Effect.gen(function*() {
       const { error, millis, texts } = yield* heard(body([499, "0"], [99, "1"], [99, "2"], [101, "3"]))
       assert.deepStrictEqual(texts, ["0", "1", "2"])
@@ -92,7 +92,7 @@ describe("an answer", () => {
       assert.strictEqual(error?.reason, "timeout")
     }))
 
-  it.effect("R-122: after its final event, a body that stays open is read for ten seconds at most", () =>
+  it.effect("R-122: a body that stays open after its final event is read for ten seconds at most, or for a shorter idle limit", () =>
     Effect.gen(function*() {
       const idleTimeout = Duration.minutes(1)
       const patient = yield* heard(body([59_000, "0"], [1000, "finish"], [Infinity, "1"]), {
@@ -105,14 +105,14 @@ describe("an answer", () => {
       assert.deepStrictEqual([impatient.texts, impatient.millis, impatient.error], [["finish"], 100, undefined])
     }))
 
-  it.effect("R-122: after its last event, the end of the body is waited for a second", () =>
+  it.effect("R-122: the end of a body is awaited for one second after its last event", () =>
     Effect.gen(function*() {
       const idleTimeout = Duration.minutes(1)
       const { millis, texts } = yield* heard(body([0, "done"], [999, "1"], [Infinity, "2"]), { idleTimeout })
       assert.deepStrictEqual([texts, millis], [["done", "1"], 1999])
     }))
 
-  it.effect("R-122: a limit of infinity means no limit", () =>
+  it.effect("R-122: an infinite limit never ends an answer", () =>
     Effect.gen(function*() {
       const idleTimeout = Duration.infinity
       const { error, millis, texts } = yield* heard(body([0, "0"], [1_000_000, "1"]), { idleTimeout })

@@ -32,7 +32,7 @@ describe("Documents", () => {
   ]
 
   for (const [name, text] of spellings) {
-    it(`R-349: every object of ${name} is found, at any cut`, () => {
+    it(`R-349: the parser finds every object of ${name}, at any cut`, () => {
       for (const size of [1, 2, 3, 7, 1000]) {
         const { data, stray } = parsed(text, size)
         assert.deepStrictEqual(data.map((item) => JSON.parse(item)), values, `reads of ${size}`)
@@ -41,14 +41,14 @@ describe("Documents", () => {
     })
   }
 
-  it("R-349: objects and events are read in the order in which they stand", () => {
+  it("R-349: the parser reads objects and events in their order", () => {
     const text = `data: 1\n\n{\n  "a": 1\n}\ndata: 2\ndata: 3\n{"b":2}\n\n: comment\ndata: 4\n\n`
     for (const size of [1, 5, 1000]) {
       assert.deepStrictEqual(parsed(text, size).data, ["1", "{\n  \"a\": 1\n}", "2\n3", "{\"b\":2}", "4"])
     }
   })
 
-  it("R-349: text that is no object stays where it was, and an incomplete object is left over", () => {
+  it("R-349: the parser keeps other text as stray, and so an incomplete object", () => {
     assert.deepStrictEqual(parsed("<html>\n{\"a\":1}\nnot { it }\n", 1), {
       data: ["{\"a\":1}"],
       stray: "<html>\nnot { it }\n",
@@ -60,7 +60,7 @@ describe("Documents", () => {
     assert.deepStrictEqual(parsed("}}]\n{\"a\":1}", 1).data, ["{\"a\":1}"])
   })
 
-  it("R-353: an object longer than allowed is not held on to", () => {
+  it("R-353: the parser rejects an object over the length limit, and not many short objects", () => {
     const { isTooLong } = parsed(`{\n${"\"x\": 1,\n".repeat(200)}`, 64)
     assert.isTrue(isTooLong)
     assert.isFalse(parsed("{\n\"x\": 1\n},\n".repeat(200), 64).isTooLong)

@@ -8,8 +8,8 @@ import * as Schema from "effect/Schema"
 import { Tool } from "heddle"
 import { jsonSchema, openApi } from "../../../src/adapters/internal/geminiRequest.ts"
 
-describe("JSON Schema", () => {
-  it("R-123: const becomes an enum of one in every schema, and nowhere else", () => {
+describe("a JSON Schema for Gemini", () => {
+  it("R-123: const becomes an enum with a single value in every schema, and nowhere else", () => {
     const schema = {
       $schema: "https://json-schema.org/draft/2020-12/schema",
       type: "object",
@@ -36,8 +36,8 @@ describe("JSON Schema", () => {
   })
 })
 
-describe("OpenAPI", () => {
-  it("M-13: a number of any kind is a number", () => {
+describe("an OpenAPI schema for Gemini", () => {
+  it("M-13: Schema.Number becomes the type NUMBER", () => {
     const parameters = { n: Schema.Number, maybe: Schema.NullOr(Schema.Number) }
     assert.deepStrictEqual(openApi(Tool.definition(Tool.make("t", { parameters })).parameters)["properties"], {
       n: { type: "NUMBER" },
@@ -45,7 +45,7 @@ describe("OpenAPI", () => {
     })
   })
 
-  it("R-123: what Effect writes for a schema is accepted, and only known keywords are written", () => {
+  it("R-123: a schema made by Effect is rewritten with known keywords only", () => {
     const tool = Tool.make("plan", {
       parameters: {
         city: Schema.NonEmptyString.annotate({ description: "Where" }),
@@ -78,7 +78,7 @@ describe("OpenAPI", () => {
     })
   })
 
-  it("R-123: references are written out, a recursive reference is cut, and parts are merged", () => {
+  it("R-123: references are resolved, a recursive reference is cut, and allOf parts merge", () => {
     const node = {
       type: "object",
       properties: { label: { type: "string" }, next: { $ref: "#/$defs/Node", description: "More" } },
@@ -100,7 +100,7 @@ describe("OpenAPI", () => {
     assert.deepStrictEqual(openApi({ $ref: "#/$defs/Missing" }), { type: "STRING" })
   })
 
-  it("R-123: alternatives, null and several types are written as far as the subset allows", () => {
+  it("R-123: alternatives, null and several types are rewritten as far as the subset allows", () => {
     const cases: ReadonlyArray<readonly [schema: Readonly<Record<string, unknown>>, written: unknown]> = [
       [{ type: ["string", "null"] }, { type: "STRING", nullable: true }],
       [{ type: ["string", "integer"] }, { anyOf: [{ type: "STRING" }, { type: "INTEGER" }] }],

@@ -30,9 +30,9 @@ const divided = (whole: string, lengths: ReadonlyArray<number>): ReadonlyArray<s
   return pieces
 }
 
-describe("Texts", () => {
+describe("the texts of a Responses item", () => {
   property(
-    "M-35: what is said and what is kept are the text, once",
+    "M-35: the emitted text and the kept text are both the whole text, once",
     repliesOf,
     ({ indexes, isCut, item, letters, part, streamed, text }) =>
       Effect.sync(() => {

@@ -9,8 +9,8 @@ const now = 1_700_000_000_000
 
 const delay = (headers: Readonly<Record<string, string>>) => Errors.delayOfHeaders(headers, now)
 
-describe("a delay", () => {
-  it("R-122: is the value of retry-after, in seconds, milliseconds or as a date", () => {
+describe("the retry delay in headers", () => {
+  it("R-122: the delay is the value of retry-after, in seconds, milliseconds or as a date", () => {
     assert.strictEqual(delay({ "retry-after": "7" }), 7000)
     assert.strictEqual(delay({ "retry-after": "1", "retry-after-ms": "1500" }), 1500)
     assert.strictEqual(delay({ "retry-after": "1", "retry-after-ms": "0" }), 1000)
@@ -21,7 +21,7 @@ describe("a delay", () => {
     }
   })
 
-  it("R-122: is the time until a limit that is used up is full again", () => {
+  it("R-122: the delay is the time until the reset of a used-up limit", () => {
     const reset = (value: string) => delay({ "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": value })
     assert.strictEqual(reset("12ms"), 12)
     assert.strictEqual(reset("1.14s"), 1140)
@@ -35,7 +35,7 @@ describe("a delay", () => {
     for (const odd of ["", "0s", "soon", "5x", String(now - 1)]) assert.isUndefined(reset(odd), odd)
   })
 
-  it("R-122: is that of the last limit, and of none that is not used up", () => {
+  it("R-122: the delay follows the last reset of the used-up limits, and retry-after wins", () => {
     const headers = {
       "x-ratelimit-remaining-requests": "0",
       "x-ratelimit-reset-requests": "2s",
@@ -56,11 +56,11 @@ describe("a delay", () => {
   })
 })
 
-describe("a delay in the text of an error", () => {
+describe("the retry delay in an error message", () => {
   const told = (text: string, reason: Adapter.AdapterError["reason"] = "rate_limited") =>
     Errors.delayInText(reason, text)
 
-  it("N-24: is read in the words and units of each provider", () => {
+  it("N-24: the delay is read in the words and units of each provider", () => {
     const texts: ReadonlyArray<readonly [text: string, millis: number]> = [
       [
         "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29990. Please try again in 20s. Visit x",
@@ -85,7 +85,7 @@ describe("a delay in the text of an error", () => {
     for (const [text, millis] of texts) assert.approximately(told(text) ?? -1, millis, 0.001, text)
   })
 
-  it("N-24: is none without a number and a unit, and none where the error does not pass", () => {
+  it("N-24: a message without a number and unit names no delay, and neither does a final error", () => {
     const texts = [
       "",
       "Please try again later.",
@@ -105,7 +105,7 @@ describe("a delay in the text of an error", () => {
     assert.strictEqual(told("try again in 20s", "timeout"), 20_000)
   })
 
-  it("N-24: costs as much as the text is long, whatever is in it", () => {
+  it("N-24: reading the delay of a long message takes linear time, whatever the message contains", () => {
     const long = 1_000_000
     for (const piece of ["try again in ", "1", "wait 1", "try again in 0s ", "1s", "wait for about ", " ", "0.0"]) {
       const texts = [piece.repeat(long / piece.length), `try again in ${piece.repeat(long / piece.length)}`]

@@ -21,7 +21,7 @@ const member = (schema: Json, required: ReadonlyArray<string> = ["it"]): unknown
 const restored = (schema: Json, value: Json): Json | undefined => strict(schema)?.restore(value)
 
 describe("a strict schema", () => {
-  it("requires every member, closes every object, and makes nullable what may be missing", () => {
+  it("a strict schema requires every member, closes every object, and makes optional members nullable", () => {
     const schema = {
       type: "object",
       properties: {
@@ -50,7 +50,7 @@ describe("a strict schema", () => {
     })
   })
 
-  it("M-13: a number of any kind is a number to a provider that holds the model to it", () => {
+  it("M-13: Schema.Number becomes the type number in a strict schema", () => {
     const parameters = { n: Schema.Number, many: Schema.Array(Schema.Number), maybe: Schema.optionalKey(Schema.Number) }
     const definition = Tool.definition(Tool.make("t", { parameters })).parameters
     assert.deepInclude(strict(definition)?.schema, {
@@ -62,7 +62,7 @@ describe("a strict schema", () => {
     })
   })
 
-  it("leaves members that may be missing as they are where the provider lets them", () => {
+  it("a strict schema for Anthropic leaves optional members optional", () => {
     const schema = {
       type: "object",
       properties: { a: { type: "string" }, b: { type: "integer", minimum: 1 } },
@@ -76,7 +76,7 @@ describe("a strict schema", () => {
     })
   })
 
-  it("writes with the provider's keywords what JSON Schema can write in several ways", () => {
+  it("a strict schema uses the provider's keywords for alternatives, constants, formats and null", () => {
     assert.deepStrictEqual(member({ oneOf: [{ type: "string" }, { type: "null" }] }), {
       anyOf: [{ type: "string" }, { type: "null" }]
     })
@@ -97,7 +97,7 @@ describe("a strict schema", () => {
     assert.deepStrictEqual(member({ $ref: "#/$defs/A" }, []), { anyOf: [{ $ref: "#/$defs/A" }, { type: "null" }] })
   })
 
-  it("reaches into lists, choices and definitions", () => {
+  it("a strict schema rewrites lists, choices and definitions", () => {
     const open = { type: "object", properties: { x: { type: "string" } } }
     const closed = {
       type: "object",
@@ -115,7 +115,7 @@ describe("a strict schema", () => {
     assert.deepStrictEqual(named?.schema["$defs"], { A: closed })
   })
 
-  it("does not exist for what a provider cannot enforce", () => {
+  it("no strict schema exists for a schema that a provider cannot enforce", () => {
     for (
       const schema of [
         { type: "object" },
@@ -143,7 +143,7 @@ describe("a strict schema", () => {
     })
   })
 
-  it("is made once for a schema, and leaves the schema as it is", () => {
+  it("a strict schema is made once for a schema and a provider, and the schema stays unchanged", () => {
     const schema = { type: "object", properties: { a: { type: "string" } } }
     const copy = structuredClone(schema)
     assert.strictEqual(strict(schema), strict(schema))
@@ -151,7 +151,7 @@ describe("a strict schema", () => {
     assert.deepStrictEqual(schema, copy)
   })
 
-  it("takes out the nulls that stand for missing members, and no others", () => {
+  it("restore removes the nulls that stand for missing members, and no other nulls", () => {
     const point = { type: "object", properties: { x: { type: "number" }, note: { type: "string" } }, required: ["x"] }
     const schema = {
       type: "object",
@@ -193,7 +193,7 @@ describe("a strict schema", () => {
     })
   })
 
-  it("bears references that lead nowhere or to themselves", () => {
+  it("restore accepts references to nothing and to themselves", () => {
     const schema = {
       type: "object",
       properties: { next: { $ref: "#" }, lost: { $ref: "#/$defs/none" }, loop: { $ref: "#/$defs/loop" } },
@@ -202,7 +202,7 @@ describe("a strict schema", () => {
     assert.deepStrictEqual(restored(schema, { next: { next: null, lost: null, loop: null } }), { next: {} })
   })
 
-  it("reads back what a tool of Effect Schema was declared with", () => {
+  it("restore reads back the arguments of a tool declared with Effect Schema", () => {
     const tool = Tool.make("find", {
       parameters: { query: Schema.NonEmptyString, limit: Schema.optionalKey(Schema.Int) },
       handler: () => null as never

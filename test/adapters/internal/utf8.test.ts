@@ -15,7 +15,7 @@ const decoded = (bytes: Uint8Array, size: number) => {
 const encoder = new TextEncoder()
 
 describe("UTF-8", () => {
-  it("R-349: decodes the same wherever it is cut", () => {
+  it("R-349: the decoder reads a text alike wherever its bytes are cut", () => {
     for (const text of ["", "a", "tøj", "\u{feff}marked", "🌤 and 한글, \u{fffd} too", "\u{feff}", "x\u{feff}y"]) {
       const expected = text.startsWith("\u{feff}") ? text.slice(1) : text
       for (const size of [1, 2, 3, 4, 5, 100]) {
@@ -24,7 +24,7 @@ describe("UTF-8", () => {
     }
   })
 
-  it("R-349: is read the same from one buffer that its reader fills again and again", () => {
+  it("R-349: the decoder reads a text alike from a single buffer filled again and again", () => {
     const bytes = encoder.encode("tøj 🌤 and 한글")
     for (const size of [1, 2, 3, 4, 5]) {
       const decoder = new Sse.Decoder()
@@ -39,7 +39,7 @@ describe("UTF-8", () => {
     }
   })
 
-  it("R-349: is read up to the first byte that is wrong, wherever it is cut", () => {
+  it("R-349: the decoder reads up to the first invalid byte, wherever the bytes are cut", () => {
     const wrong: ReadonlyArray<ReadonlyArray<number>> = [
       [0xff, 0x61, 0x62, 0x63],
       [0x80],
@@ -58,7 +58,7 @@ describe("UTF-8", () => {
     }
   })
 
-  it("R-349: that ends within a code point is read up to it, and is not wrong", () => {
+  it("R-349: the decoder reads up to a code point cut by the end, and such an end is valid", () => {
     const cut = encoder.encode("a🌤").subarray(0, 4)
     for (const size of [1, 2, 100]) assert.deepStrictEqual(decoded(cut, size), ["a", false])
   })
