@@ -109,12 +109,12 @@ const callsOf = ({ error, events }: Chunks.Outcome) => {
   }))
 }
 
-describe("names of arguments with escapes", () => {
+describe("argument names with escapes", () => {
   // V8 13.6 reads them as the texts of their escapes, if those were names of members in JSON that was parsed earlier.
   for (const [name, { body, outcome }] of Object.entries(replies)) {
     // The test parses the parts of this one.
     if (name === "effect/ai, whole") continue
-    it.effect(`are those that the model wrote, whatever replies were read earlier: ${name}`, () =>
+    it.effect(`argument names with escapes are read as the model wrote them, whatever replies came earlier: ${name}`, () =>
       Effect.gen(function*() {
         for (let times = 0; times < 4; times++) {
           yield* outcome(filled(body, `{"to":"ann","w\\\\u00e4":1}`))
@@ -130,9 +130,9 @@ describe("names of arguments with escapes", () => {
   }
 })
 
-describe("M-33: arguments nest 256 levels at most", () => {
+describe("M-33: the nesting of arguments", () => {
   for (const [name, { body, outcome }] of Object.entries(replies)) {
-    it.effect(`M-33: ${name}: arguments of 256 levels arrive, those of one more are lost, and so are those of 5,000`, () =>
+    it.effect(`M-33: ${name}: arguments of 256 levels arrive, and arguments of 257 or 5,000 levels are lost as too deep`, () =>
       Effect.gen(function*() {
         const [fine] = callsOf(yield* outcome(filled(body, nested(256))))
         assert.isUndefined(fine?.argumentsLost)
@@ -151,7 +151,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
       }))
   }
 
-  it.effect("M-33: the AI SDK: arguments that a model hands over as data are bounded like a text", () =>
+  it.effect("M-33: the AI SDK: a model's arguments passed as data nest at most 256 levels, like a text", () =>
     Effect.gen(function*() {
       for (const [levels, expected] of [[256, undefined], [257, "too_deep"], [5000, "too_deep"]] as const) {
         const part = { ...AiSdk.call("a", "echo", ""), input: value(levels) }
@@ -160,7 +160,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
       }
     }))
 
-  it.effect("M-33: Gemini: a path of more steps is lost, and so are values that are too deep below one", () =>
+  it.effect("M-33: Gemini: a path of more than 256 steps loses the arguments, and so does a deep value below a path", () =>
     Effect.gen(function*() {
       const streamed = (piece: Readonly<Record<string, unknown>>) =>
         Gemini.body(
@@ -176,7 +176,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
       assert.strictEqual((yield* ask(below))[0]?.argumentsLost, "too_deep")
     }))
 
-  it.effect("M-33: server-side calls are listed, however deep their arguments and results are", () =>
+  it.effect("M-33: server-side calls are listed however deep their arguments and results nest", () =>
     Effect.gen(function*() {
       const deep = nested(5000)
       const hosted: ReadonlyArray<readonly [string, typeof Chunks.outcomeOf]> = [
@@ -215,7 +215,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
       }
     }))
 
-  it("M-33: Collector: events of any adapter, in fragments or whole", () => {
+  it("M-33: Collector: the arguments in the events of any adapter nest at most 256 levels, in fragments or whole", () => {
     const header: Event.Event = { _tag: "ToolCallStarted", id: "a", name: "echo" }
     const ended: Event.Event = { _tag: "MessageCompleted", message: Message.assistant(""), finishReason: "tool_calls" }
     for (const [levels, expected] of [[256, undefined], [257, "too_deep"], [5000, "too_deep"]] as const) {
@@ -235,7 +235,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
     }
   })
 
-  it("M-33: Collector: data that share members, or hold themselves, are bounded in time as well", () => {
+  it("M-33: Collector: arguments with shared members are read in bounded time, and circular arguments are too deep", () => {
     let shared: Record<string, unknown> = {}
     for (let level = 0; level < 200; level++) shared = { left: shared, right: shared }
     const circular: Record<string, unknown> = {}
@@ -266,7 +266,7 @@ describe("M-33: arguments nest 256 levels at most", () => {
   }
 
   for (const [name, layer] of Object.entries(servers)) {
-    it.effect(`M-33: ${name}: the call is answered, the run continues, and its thread can be written`, () =>
+    it.effect(`M-33: ${name}: a run answers a call with too deep arguments and continues, and its thread can be encoded`, () =>
       Effect.scoped(Effect.gen(function*() {
         const body = filled(replies[name]!.body, nested(5000))
         const server = yield* Server.serve((_, index) => ({ pieces: [index === 0 ? body : answers[name]!] }))
@@ -367,11 +367,11 @@ const bare: Readonly<Record<string, Bare>> = {
   }
 }
 
-describe("M-34: a call without any fragment", () => {
+describe("M-34: a call without any argument fragment", () => {
   const found = (outcome: Chunks.Outcome) => callsOf(outcome).map(({ args, argumentsLost }) => [args, argumentsLost])
 
   for (const [name, { begun, outcome, truncated, whole }] of Object.entries(bare)) {
-    it.effect(`M-34, I-06: ${name}: it has none in a reply that ended well, and lost them in one that was cut`, () =>
+    it.effect(`M-34, I-06: ${name}: a call without fragments has no arguments in a complete reply, and has lost them in a cut reply`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(found(yield* outcome(whole)), [[{}, undefined]])
         assert.deepStrictEqual(found(yield* outcome(truncated)), [[{}, "truncated"]])
@@ -381,7 +381,7 @@ describe("M-34: a call without any fragment", () => {
       }))
   }
 
-  it.effect("M-34, I-06: the AI SDK: a call that was announced and never made", () =>
+  it.effect("M-34, I-06: the AI SDK: a call announced and never made has no arguments in a complete reply, and has lost them in a cut reply", () =>
     Effect.gen(function*() {
       const start = { type: "tool-input-start", id: "a", toolName: "now" }
       const delta = { type: "tool-input-delta", id: "a", delta: "{\"x\":" }
@@ -393,7 +393,7 @@ describe("M-34: a call without any fragment", () => {
       assert.deepStrictEqual(yield* ask(start, delta, AiSdk.finish("tool-calls")), [[{}, "json_decode_error"]])
     }))
 
-  it("M-34, I-06, R-340: Collector: none where the message ended well, lost where it was cut or never ended", () => {
+  it("M-34, I-06, R-340: Collector: a call without fragments has no arguments if the message ended well, and has lost them otherwise", () => {
     const started: Event.Event = { _tag: "ToolCallStarted", id: "a", name: "now" }
     const ended = (finishReason: "stop" | "tool_calls" | "other" | "length" | "error" | "content_filter" | null) =>
       ({ _tag: "MessageCompleted", message: Message.assistant(""), finishReason }) as const
@@ -411,7 +411,7 @@ describe("M-34: a call without any fragment", () => {
     assert.isDefined(lost({ _tag: "ToolCallDelta", id: "a", argumentsDelta: "{" }, ended("tool_calls")))
   })
 
-  it.effect("M-34: a tool without parameters runs, and one with parameters answers with its schema's error", () =>
+  it.effect("M-34: for a call without fragments, a tool without parameters runs, and a tool with parameters answers its schema error", () =>
     Effect.scoped(Effect.gen(function*() {
       const calls = Chunks.body(
         Chunks.call({ index: 0, id: "a", name: "now" }),
@@ -435,7 +435,7 @@ describe("M-34: a call without any fragment", () => {
       assert.include(String(second?.content), "query")
     })))
 
-  it.effect("M-33, M-34: the suite for adapters holds them to both", () =>
+  it.effect("M-33, M-34: the adapter test suite accepts adapters that meet both rules", () =>
     Effect.gen(function*() {
       const failures = (body: string, layer: (url: string) => ReturnType<typeof Chunks.layer>) =>
         Effect.scoped(Effect.gen(function*() {

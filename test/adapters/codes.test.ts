@@ -14,7 +14,7 @@ const threadOf = (answer: Partial<Message.Message>): ReadonlyArray<Message.Messa
 
 describe("the code of an answer", () => {
   for (const [name, { answered, layer }] of Object.entries(protocols)) {
-    it.live(`R-526: ${name} sends a thread with codes as one without`, () =>
+    it.live(`R-526: ${name} sends a thread with answer codes like a thread without codes`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ pieces: [answered] }))
         const { stream } = yield* Effect.provide(Adapter.Adapter, layer(server.url))

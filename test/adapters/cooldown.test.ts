@@ -58,8 +58,8 @@ const second = (
     return { pauses: clock.waits.slice(known).filter(isPause), requests: server.requests.length }
   }))
 
-describe("a pause that a server asks for", () => {
-  it.effect("R-122: is kept by other runs on the same server, too", () =>
+describe("a pause requested by a server", () => {
+  it.effect("R-122: other runs on the same server wait for a requested pause", () =>
     Effect.gen(function*() {
       const { pauses, requests } = yield* second(busy({ "retry-after": "7" }))
       assert.deepStrictEqual([pauses, requests], [[7000], 2])
@@ -67,19 +67,19 @@ describe("a pause that a server asks for", () => {
       assert.deepStrictEqual(overloaded.pauses, [7000])
     }))
 
-  it.effect("R-122: is no longer than the longest delay allowed", () =>
+  it.effect("R-122: a requested pause lasts no longer than the longest allowed delay", () =>
     Effect.gen(function*() {
       const { pauses } = yield* second(busy({ "retry-after": "3600" }))
       assert.deepStrictEqual(pauses, [30_000])
     }))
 
-  it.effect("R-122: is made up where a server is too busy to name one", () =>
+  it.effect("R-122: a busy server that names no pause gets the retry delay as pause", () =>
     Effect.gen(function*() {
       const { pauses } = yield* second(busy({}), { first: { retryDelay: "4 seconds" } })
       assert.deepStrictEqual(pauses, [4000])
     }))
 
-  it.effect("R-122: does not concern other models, other keys, and adapters that do not wait", () =>
+  it.effect("R-122: a requested pause does not delay other models, other keys and adapters without retries", () =>
     Effect.gen(function*() {
       const asked = busy({ "retry-after": "7" })
       assert.deepStrictEqual((yield* second(asked, {}, { ...Chunks.request, model: "other" })).pauses, [])
@@ -89,12 +89,12 @@ describe("a pause that a server asks for", () => {
       assert.deepStrictEqual((yield* second(asked, { second: { retries: 0 } })).pauses, [])
     }))
 
-  it.effect("R-122: is kept for others by a run that does not wait itself", () =>
+  it.effect("R-122: a run without retries keeps a requested pause for other runs", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual((yield* second(busy({ "retry-after": "7" }), { first: { retries: 0 } })).pauses, [7000])
     }))
 
-  it.effect("R-122: is not asked for by a server that refuses a request for good, or breaks", () =>
+  it.effect("R-122: a server error, a refused request and a used-up quota request no pause", () =>
     Effect.gen(function*() {
       const first = { retries: 0 }
       assert.deepStrictEqual((yield* second(busy({ "retry-after": "7" }, 400), { first })).pauses, [])
@@ -104,10 +104,10 @@ describe("a pause that a server asks for", () => {
     }))
 })
 
-describe("a lane", () => {
+describe("a cooldown lane", () => {
   const lanes = Effect.sync(() => new Http.Cooldowns())
 
-  it.effect("R-122: opens when the longest of its pauses has passed, and not later", () =>
+  it.effect("R-122: a lane opens when its longest pause has passed", () =>
     Effect.gen(function*() {
       const cooldowns = yield* lanes
       yield* cooldowns.note("a", Duration.seconds(10))
@@ -121,7 +121,7 @@ describe("a lane", () => {
       yield* cooldowns.wait("a")
     }))
 
-  it.effect("R-122: draws those apart that waited together, by at most a quarter of a second", () =>
+  it.effect("R-122: a waiting request leaves a lane with a random extra delay of at most a quarter of a second", () =>
     Effect.gen(function*() {
       const cooldowns = yield* lanes
       yield* cooldowns.note("a", Duration.seconds(1))
@@ -133,7 +133,7 @@ describe("a lane", () => {
       yield* Fiber.join(waiting)
     }))
 
-  it.effect("R-122: holds no request twice, even if its pause is renewed meanwhile", () =>
+  it.effect("R-122: a lane holds a request only once, even if another pause begins meanwhile", () =>
     Effect.gen(function*() {
       const cooldowns = yield* lanes
       yield* cooldowns.note("a", Duration.seconds(1))

@@ -35,7 +35,7 @@ const unseen: { readonly [name in (typeof names)[number]]: string } = {
 describe("the first event of a reply", () => {
   for (const name of names) {
     const protocol = protocols[name]
-    it.effect(`O-16: ${name} tries a reply again that failed before a user could see any of it, and counts its cost`, () =>
+    it.effect(`O-16: the ${name} adapter retries a reply that fails before its first visible event, and counts the usage of each try`, () =>
       Effect.gen(function*() {
         const broken = { pieces: [unseen[name] + protocol.failing(true)] }
         const found = yield* Adapters.trying(protocol, (index) => index < 2 ? broken : { pieces: [protocol.whole] })
@@ -45,7 +45,7 @@ describe("the first event of a reply", () => {
         assert.strictEqual(usage.inputTokens, name === "anthropic" ? 3 * once : 2 * once)
       }))
 
-    it.effect(`O-16: ${name} says what the tries cost that all failed`, () =>
+    it.effect(`O-16: the ${name} adapter reports the usage of all tries when every try fails`, () =>
       Effect.gen(function*() {
         const found = yield* Adapters.trying(protocol, () => ({ pieces: [unseen[name] + protocol.failing(true)] }))
         assert.deepStrictEqual([found.requests, found.error?.isRetryable], [3, true])
@@ -55,7 +55,7 @@ describe("the first event of a reply", () => {
         assert.strictEqual(usage.inputTokens, 3 * (name === "responses" ? 12 : 10))
       }))
 
-    it.effect(`O-16: ${name} tries nothing again once a text, a thought or a call was shown`, () =>
+    it.effect(`O-16: the ${name} adapter does not retry a reply after a text, a thought or a call`, () =>
       Effect.gen(function*() {
         for (const begun of [protocol.begun, protocol.calling]) {
           const found = yield* Adapters.trying(protocol, () => ({ pieces: [begun + protocol.failing(true)] }))
@@ -64,7 +64,7 @@ describe("the first event of a reply", () => {
       }))
   }
 
-  it.live("O-16: a bridge does as the adapters do", () =>
+  it.live("O-16: a bridge retries a reply that fails before its first visible event", () =>
     Effect.gen(function*() {
       const parts = (index: number) =>
         index === 0
@@ -82,7 +82,7 @@ describe("the first event of a reply", () => {
     }))
 })
 
-describe("a reply that says nothing", () => {
+describe("an empty reply", () => {
   const nothing: { readonly [name in (typeof names)[number]]: ReadonlyArray<string> } = {
     chat: [
       "data: [DONE]\n\n",
@@ -94,7 +94,7 @@ describe("a reply that says nothing", () => {
     gemini: [Gemini.body({ responseId: "r" }), "data: [DONE]\n\n"]
   }
   for (const name of names) {
-    it.effect(`O-21: ${name} has an error for a reply without text, call, reasoning and finish reason`, () =>
+    it.effect(`O-21: the ${name} adapter retries or fails a reply without text, call, reasoning and finish reason`, () =>
       Effect.forEach(nothing[name], (body) =>
         Effect.gen(function*() {
           const found = yield* Adapters.trying(protocols[name], (index) => ({
@@ -105,7 +105,7 @@ describe("a reply that says nothing", () => {
         })))
   }
 
-  it.effect("O-21: such a reply is tried again, and fails the run if it stays so", () =>
+  it.effect("O-21: an empty reply is retried, and fails the run if every try is empty", () =>
     Effect.gen(function*() {
       const found = yield* Adapters.trying(Adapters.openAiChat, () => ({ pieces: ["data: [DONE]\n\n"] }))
       assert.deepStrictEqual([found.requests, found.error?.reason], [3, "provider_unavailable"])
@@ -113,13 +113,13 @@ describe("a reply that says nothing", () => {
       assert.strictEqual((yield* played("chat", "data: [DONE]\n\n")).outcome._tag, "Failed")
     }))
 
-  it.effect("O-21: a bridge has it, too", () =>
+  it.effect("O-21: a bridge fails an empty reply", () =>
     Effect.gen(function*() {
       const { error } = yield* AiSdk.outcomeOfParts(AiSdk.finish("stop", { finishReason: undefined }))
       assert.strictEqual(error?.reason, "provider_unavailable")
     }))
 
-  it.effect("O-21, R-333: with a finish reason it is a reply, and so is one whose output was counted as none", () =>
+  it.effect("O-21, R-333: an empty reply with a finish reason is complete, and so is an empty reply with an output count of zero", () =>
     Effect.gen(function*() {
       const stopped = yield* Chat.outcomeOf(Chat.body(Chat.chunk({ content: "" }), Chat.finish("stop")))
       assert.isUndefined(stopped.error)
@@ -129,7 +129,7 @@ describe("a reply that says nothing", () => {
       assert.strictEqual((yield* Chat.outcomeOf(lost)).error?.reason, "provider_unavailable")
     }))
 
-  it.effect("O-70: a whole body without a finish reason has none, as a stream without one", () =>
+  it.effect("O-70: the finish reason of a whole body or a stream without a finish reason is null", () =>
     Effect.gen(function*() {
       const document = JSON.stringify({ choices: [{ message: { role: "assistant", content: "a" } }] })
       for (const body of [document, Chat.body(Chat.said("a"))]) {
@@ -139,10 +139,10 @@ describe("a reply that says nothing", () => {
     }))
 })
 
-describe("an error behind the last event", () => {
+describe("an error after the last event", () => {
   const ended = { ...protocols, chat: { ...protocols.chat, whole: Chat.body(Chat.said("a"), Chat.finish("stop")) } }
   for (const name of names) {
-    it.effect(`O-22: ${name} fails a reply whose error comes behind its end, in the stream or as a document`, () =>
+    it.effect(`O-22: the ${name} adapter fails a reply with an error after its end, in the stream or as a document`, () =>
       Effect.gen(function*() {
         const { failing, whole } = ended[name]
         for (const error of [failing(true), `${JSON.stringify({ error: { message: "overloaded", code: 503 } })}\n`]) {
@@ -153,7 +153,7 @@ describe("an error behind the last event", () => {
       }))
   }
 
-  it.effect("O-22: a failure behind the end of a reply of Responses counts, named or not", () =>
+  it.effect("O-22: a failed event after the end of a Responses reply fails the reply, with or without an error", () =>
     Effect.gen(function*() {
       for (const error of [{ code: "server_error", message: "overloaded" }, null]) {
         const failed = Responses.event("failed", { response: { id: "r", status: "failed", error } })
@@ -162,7 +162,7 @@ describe("an error behind the last event", () => {
       }
     }))
 
-  it.live("O-22: it counts for the second that the end of a body is waited for", () =>
+  it.live("O-22: an error after the end fails a reply although its body stays open", () =>
     Effect.gen(function*() {
       const { error } = yield* Anthropic.outcomeOf({
         pieces: [protocols.anthropic.whole, protocols.anthropic.failing(true)],
@@ -171,7 +171,7 @@ describe("an error behind the last event", () => {
       assert.strictEqual(error?.reason, "provider_unavailable")
     }))
 
-  it.effect("O-22: an error behind the end of a bridged reply fails it, too", () =>
+  it.effect("O-22: an error after the end of a bridged reply fails the reply", () =>
     Effect.gen(function*() {
       const error = { type: "error", error: { message: "overloaded" } }
       const found = yield* AiSdk.outcomeOfParts(AiSdk.text("a"), AiSdk.finish("stop"), error)
@@ -193,7 +193,7 @@ describe("a reply in several choices", () => {
   })
   const more = (text: string) => ({ tool_calls: [{ index: 0, function: { arguments: text } }] })
 
-  it.effect("O-08: all choices are one message: the text of one, the calls of the others", () =>
+  it.effect("O-08: all choices form a single message, with the text of one choice and the calls of the others", () =>
     Effect.gen(function*() {
       const found = yield* played(
         "chat",
@@ -213,7 +213,7 @@ describe("a reply in several choices", () => {
       assert.deepStrictEqual(said.tool_calls.map(({ id }: { id: string }) => id), ["t1", "t2"])
     }))
 
-  it.effect("O-08: in a whole body, without numbers, and with the call in the first chunk as well", () =>
+  it.effect("O-08: a whole body with several unnumbered choices gives the calls of all choices", () =>
     Effect.gen(function*() {
       const message = (content: string | null, calls: ReadonlyArray<unknown>) => ({
         finish_reason: "tool_calls",
@@ -234,7 +234,7 @@ describe("a reply in several choices", () => {
       assert.deepStrictEqual(callsOf(yield* played("chat", document)), [["look", { q: 1 }], ["find", { p: 2 }]])
     }))
 
-  it.effect("O-08: one choice that was cut cuts the reply, and one that is still open leaves it open", () =>
+  it.effect("O-08: a choice cut by the token limit cuts the reply, and an open choice leaves the reply open", () =>
     Effect.gen(function*() {
       const cut = yield* played(
         "chat",
@@ -251,7 +251,7 @@ describe("a reply in several choices", () => {
       assert.deepStrictEqual([callsOf(left), left.outcome._tag], [[], "Failed"])
     }))
 
-  it.effect("O-08: an error in any choice counts", () =>
+  it.effect("O-08: an error in any choice fails the reply", () =>
     Effect.gen(function*() {
       const body = Chat.body(of(0, { content: "a" }), {
         choices: [{ index: 0, delta: {} }, { index: 1, delta: {}, error: { message: "no", code: 503 } }]
@@ -259,7 +259,7 @@ describe("a reply in several choices", () => {
       assert.strictEqual((yield* played("chat", body)).outcome._tag, "Failed")
     }))
 
-  it.effect("O-08: a request for several replies is refused before anything is sent", () =>
+  it.effect("O-08: an adapter refuses a request for several replies before it sends anything", () =>
     Effect.gen(function*() {
       const several = [
         yield* Chat.outcomeOf(protocols.chat.whole, { options: { n: 2 } }),
@@ -274,13 +274,13 @@ describe("a reply in several choices", () => {
     }))
 })
 
-describe("a reply that says that it calls a tool, and has no call", () => {
+describe("a reply with a tool finish reason and no call", () => {
   const withoutCall = {
     chat: Chat.body(Chat.said("Let me look."), Chat.finish("tool_calls")),
     anthropic: Anthropic.reply([Anthropic.text(0, "Let me look.")], "tool_use")
   }
   for (const [name, body] of Object.entries(withoutCall) as ReadonlyArray<readonly ["chat" | "anthropic", string]>) {
-    it.effect(`O-08: ${name} does not end the run as completed, and keeps the text`, () =>
+    it.effect(`O-08: a ${name} reply with a tool finish reason and no call fails the run, and the run keeps its text`, () =>
       Effect.gen(function*() {
         const found = yield* played(name, body)
         assert.deepInclude(found.outcome, { _tag: "Failed" })
@@ -289,7 +289,7 @@ describe("a reply that says that it calls a tool, and has no call", () => {
       }))
   }
 
-  it.effect("O-08: it is asked for again where broken replies are, and calls that the provider ran are calls", () =>
+  it.effect("O-08: a reply without the announced call is retried by retryReply, and a server-side call counts as a call", () =>
     Effect.gen(function*() {
       const again = yield* played("chat", withoutCall.chat, { retryReply: Schedule.recurs(1) })
       assert.deepStrictEqual([again.outcome._tag, again.requests.length], ["Completed", 2])
@@ -301,13 +301,13 @@ describe("a reply that says that it calls a tool, and has no call", () => {
       assert.strictEqual(ran.outcome._tag, "Completed")
     }))
 
-  it.effect("O-08: fragments without a name are no call", () =>
+  it.effect("O-08: argument fragments without a tool name are not a call", () =>
     Effect.gen(function*() {
       const nameless = Chat.body(Chat.call({ index: 0, arguments: "{\"q\":1}" }), Chat.finish("tool_calls"))
       assert.strictEqual((yield* played("chat", nameless)).outcome._tag, "Failed")
     }))
 
-  it.effect("O-08: a scripted model and a bridge are held to it, too", () =>
+  it.effect("O-08: a scripted model and a bridge fail a run whose reply lacks the announced call", () =>
     Effect.gen(function*() {
       const layers = [
         Script.layer([[Script.text("a"), Script.finish("tool_calls")]]),
@@ -320,8 +320,8 @@ describe("a reply that says that it calls a tool, and has no call", () => {
     }))
 })
 
-describe("the place of a call", () => {
-  it.effect("O-70: is counted among the calls that a reply asks this side for, also where the call starts early", () =>
+describe("the index of a call", () => {
+  it.effect("O-70: the index of a call counts only the caller's calls, also for a call that starts early", () =>
     Effect.gen(function*() {
       const search = {
         type: "web_search_call",

@@ -259,16 +259,16 @@ const gemini: Row = {
 
 /** The shapes in which providers, and what stands before them, write an error. */
 const shapes: ReadonlyArray<readonly [name: string, body: unknown, detail: string]> = [
-  ["an object under error", { error: { message: "wrong", code: 400 } }, "wrong"],
-  ["a text under error", { error: "wrong", code: "bad" }, "wrong"],
-  ["flat", { object: "error", message: "wrong", type: "invalid" }, "wrong"],
-  ["detail", { detail: "wrong" }, "wrong"],
-  ["typed", { type: "error", error: { type: "x", message: "wrong" }, request_id: "r" }, "wrong"],
-  ["an event", "event: error\ndata: {\"error\":{\"message\":\"wrong\"}}\n\n", "wrong"],
-  ["a list", [{ error: { message: "wrong" } }], "wrong"],
-  ["of no known shape", { problem: "wrong" }, "{\"problem\":\"wrong\"}"],
-  ["a page", "<html><head><title>Bad\n gateway</title></head><body>no</body></html>", "Bad gateway"],
-  ["a text", "wrong,   indeed", "wrong, indeed"]
+  ["an error object", { error: { message: "wrong", code: 400 } }, "wrong"],
+  ["an error string", { error: "wrong", code: "bad" }, "wrong"],
+  ["a flat error", { object: "error", message: "wrong", type: "invalid" }, "wrong"],
+  ["a detail member", { detail: "wrong" }, "wrong"],
+  ["a typed error", { type: "error", error: { type: "x", message: "wrong" }, request_id: "r" }, "wrong"],
+  ["an error event", "event: error\ndata: {\"error\":{\"message\":\"wrong\"}}\n\n", "wrong"],
+  ["a list of errors", [{ error: { message: "wrong" } }], "wrong"],
+  ["an unknown shape", { problem: "wrong" }, "{\"problem\":\"wrong\"}"],
+  ["an HTML page", "<html><head><title>Bad\n gateway</title></head><body>no</body></html>", "Bad gateway"],
+  ["plain text", "wrong,   indeed", "wrong, indeed"]
 ]
 
 for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, anthropic, gemini]) {
@@ -293,7 +293,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.strictEqual(error?.isRetryable, full.isRetryable)
       }))
 
-    it.effect("R-122: the status decides on the reason, and the provider's message where the status is ambiguous", () =>
+    it.effect("R-122: the status decides the error reason, and the provider's message decides where the status is ambiguous", () =>
       Effect.gen(function*() {
         for (const [status, value, reason] of reasons) {
           const error = yield* errorOf(json(status, value))
@@ -304,14 +304,14 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
       }))
 
     for (const [shape, value, detail] of shapes) {
-      it.effect(`R-122: what went wrong is read from a body that is ${shape}`, () =>
+      it.effect(`R-122: the error detail is read from a body with ${shape}`, () =>
         Effect.gen(function*() {
           const error = yield* errorOf(json(400, value))
           assert.deepStrictEqual([error.reason, error.detail], ["invalid_request", `HTTP 400: ${detail}`])
         }))
     }
 
-    it.effect("R-122: what only the body contains is kept: the request's id, and a status as text", () =>
+    it.effect("R-122: the error keeps a request id and a status that only the body contains", () =>
       Effect.gen(function*() {
         const typed = yield* errorOf(json(404, { type: "error", error: { message: "no" }, request_id: "req_2" }))
         assert.deepStrictEqual([typed.requestId, typed.reason], ["req_2", "invalid_request"])
@@ -321,7 +321,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual(found.metadata, { code: "404", status: "NOT_FOUND" })
       }))
 
-    it.effect("R-122: with a page, an empty body and an endless one the status alone decides", () =>
+    it.effect("R-122: the status alone decides the error reason for an HTML page, an empty body and an endless body", () =>
       Effect.gen(function*() {
         const page = yield* errorOf({
           status: 502,
@@ -336,7 +336,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.isBelow(endless.message.length, 1100)
       }))
 
-    it.effect("R-122: an answer under status 200 that is a page, a list or nothing is an error of one line", () =>
+    it.effect("R-122: an answer with status 200 that is a page, a list, another document or empty is an error", () =>
       Effect.gen(function*() {
         const signIn = yield* errorOf({ headers: { "content-type": "text/html" }, pieces: ["<title>Sign in</title>"] })
         assert.deepStrictEqual([signIn.reason, signIn.detail], [
@@ -349,7 +349,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.strictEqual((yield* errorOf("event: error\ndata: it broke\n\n")).detail, "it broke")
       }))
 
-    it.effect("R-122: a redirect is an error, and the key is sent nowhere else", () =>
+    it.effect("R-122: a redirect is an error, and no request goes to its target", () =>
       Effect.scoped(Effect.gen(function*() {
         const stranger = yield* Server.serve(() => ({ pieces: [whole] }))
         for (const status of [301, 302, 303, 307, 308]) {
@@ -368,7 +368,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
   })
 
   describe(`retries: ${name}`, () => {
-    it.effect("R-122: a busy server is asked again with growing delays, and the reply is as if nothing had been", () =>
+    it.effect("R-122: the adapter retries a busy server with growing delays, and then emits the reply as usual", () =>
       Effect.gen(function*() {
         const other = json(429, {})
         const found = yield* trying((index) => index === 0 ? busy : index === 1 ? other : { pieces: [whole] })
@@ -378,7 +378,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual([never.requests, never.error?.status], [3, busy.status])
       }))
 
-    it.effect("R-122: the last error comes out when the tries are used up, and no try is made that was not granted", () =>
+    it.effect("R-122: the last error comes out after the allowed number of tries", () =>
       Effect.gen(function*() {
         const late = yield* trying(() => json(503, {}))
         assert.deepStrictEqual([late.requests, late.error?.status], [3, 503])
@@ -392,14 +392,14 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual([slow.requests, slow.waits], [5, [2000, 4000, 5000, 5000]])
       }))
 
-    it.effect("R-122: the jitter is added on top, at most a quarter of a second", () =>
+    it.effect("R-122: the retry delay has a random addition of at most a quarter of a second", () =>
       Effect.gen(function*() {
         assert.deepStrictEqual((yield* trying(() => json(503, {}), { retries: 1 }, 0, 0.5)).waits, [725])
         const capped = yield* trying(() => json(503, {}, { "retry-after": "99" }), { retries: 1 }, 0, 0.8)
         assert.deepStrictEqual(capped.waits, [30_200])
       }))
 
-    it.effect("R-122: a request that can never succeed is not retried, unless the server asks for it", () =>
+    it.effect("R-122: the adapter retries no request that can never succeed, unless the server demands a retry", () =>
       Effect.gen(function*() {
         for (const status of [400, 401, 403, 404, 422]) {
           assert.strictEqual((yield* trying(() => json(status, {}))).requests, 1)
@@ -413,7 +413,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         }
       }))
 
-    it.effect("R-122: the delay that the server asks for counts, up to the longest allowed", () =>
+    it.effect("R-122: a retry waits for the delay requested by the server, up to the longest allowed delay", () =>
       Effect.gen(function*() {
         const asking = (headers: Record<string, string>, value: unknown = {}, now = 0) =>
           Effect.map(trying(() => json(429, value, headers), { retries: 1 }, now), ({ error, waits }) => [
@@ -438,7 +438,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual([healed.requests, healed.waits, healed.error], [2, [7000], undefined])
       }))
 
-    it.effect("N-24: the delay that only the text of an error names is waited for, and a header wins over it", () =>
+    it.effect("N-24: a retry waits for a delay named only in the error message, and a header wins over the message", () =>
       Effect.gen(function*() {
         const message = "Rate limit reached. Please try again in 20 seconds."
         const asking = (answer: Server.Answer, options: Adapters.Shared = {}) =>
@@ -462,7 +462,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         ])
       }))
 
-    it.effect("N-24: an error within a reply names its delay in the same words", () =>
+    it.effect("N-24: an error inside a reply names its retry delay in its message", () =>
       Effect.gen(function*() {
         const busy = failing(true).replace("\"no\"", "\"Please try again in 20s.\"")
         const said = yield* Adapters.errorOf(protocol, begun + busy)
@@ -471,7 +471,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.isUndefined((yield* Adapters.errorOf(protocol, begun + refused)).retryAfterMillis)
       }))
 
-    it.effect("R-122: a delay named by an answer that needs no second try is not listened to", () =>
+    it.effect("R-122: an answer that needs no retry has no retry delay", () =>
       Effect.gen(function*() {
         const bad = yield* trying(() => json(400, {}, { "retry-after": "7" }))
         assert.deepStrictEqual([bad.requests, bad.error?.retryAfterMillis], [1, undefined])
@@ -479,7 +479,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         assert.deepStrictEqual([good.requests, good.waits], [1, []])
       }))
 
-    it.effect("R-122: after the first event nothing is tried again", () =>
+    it.effect("R-122: the adapter does not retry a request after the first event of the reply", () =>
       Effect.gen(function*() {
         const answers: ReadonlyArray<Server.Answer> = [
           { pieces: [begun], ending: "drop" },
@@ -492,7 +492,7 @@ for (const { full, protocol, reasons, spent } of [openAiChat, openAiResponses, a
         }
       }))
 
-    it.effect("R-122: an answer that breaks before its first event is like one that never arrived", () =>
+    it.effect("R-122: the adapter retries an answer that breaks before its first event, unless the error is final", () =>
       Effect.gen(function*() {
         const answers: ReadonlyArray<Server.Answer> = [
           { pieces: [": nothing yet\n\n"], ending: "drop" },

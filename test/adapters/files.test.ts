@@ -12,9 +12,9 @@ import * as Server from "../support/server.ts"
 const text = "Høj sky: 100 %, 🌤"
 const base64 = Buffer.from(text).toString("base64")
 
-describe("M-36: files of text", () => {
+describe("M-36: text files and files without a type", () => {
   for (const [name, { answered, layer }] of Object.entries(protocols)) {
-    it.effect(`M-36: ${name}: the text itself goes out like its base64, and other data as they are`, () =>
+    it.effect(`M-36: ${name}: a text and its base64 go out alike, and other data goes out unchanged`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ pieces: [answered] }))
         const { stream } = yield* Effect.provide(Adapter.Adapter, layer(server.url))
@@ -49,7 +49,7 @@ describe("M-36: files of text", () => {
     [{ url: "https://example.com/b/a.png?size=1" }, "image/png"]
   ]
   for (const [name, { answered, layer }] of Object.entries(protocols)) {
-    it.effect(`M-36, M-19: ${name}: a file whose type is known only from its name or its data is sent with that type`, () =>
+    it.effect(`M-36, M-19: ${name}: a file without a media type goes out with the type found from its name or data`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ pieces: [answered] }))
         const { stream } = yield* Effect.provide(Adapter.Adapter, layer(server.url))

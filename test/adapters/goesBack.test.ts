@@ -40,10 +40,10 @@ const sentBack = (reply: string, options: Options = {}, other: Options = options
     return { own: first(second!.body), foreign: first(foreign.requests[0]!.body), body: second!.body as Json }
   }))
 
-describe("O-67: opaque fields", () => {
+describe("O-67: opaque fields of a reply", () => {
   const signature = { google: { thought_signature: "abc" } }
 
-  it.effect("O-67, O-39: those of a message and of a call go back to the server that made them, and to no other", () =>
+  it.effect("O-67, O-39: opaque fields of a message and a call go back to their own server, and to no other server", () =>
     Effect.gen(function*() {
       const fields = {
         extra_content: signature,
@@ -66,7 +66,7 @@ describe("O-67: opaque fields", () => {
       assert.deepStrictEqual(Object.keys(foreign["tool_calls"][0]), ["id", "type", "function"])
     }))
 
-  it.effect("O-67: what stands inside of the function of a call goes back there", () =>
+  it.effect("O-67: opaque fields inside the function of a call go back inside the function", () =>
     Effect.gen(function*() {
       const reply = Chunks.body(
         Chunks.chunk({
@@ -88,7 +88,7 @@ describe("O-67: opaque fields", () => {
       assert.deepStrictEqual(foreign["tool_calls"][0].function, { name: "look", arguments: "{}" })
     }))
 
-  it.effect("O-67: blocks of thinking that come in pieces go back whole, each with its signature", () =>
+  it.effect("O-67: thinking blocks that come in pieces go back whole, each with its signature", () =>
     Effect.gen(function*() {
       const block = (piece: Json) => Chunks.chunk({ thinking_blocks: [{ type: "thinking", ...piece }] })
       const { foreign, own } = yield* sentBack(called(
@@ -108,7 +108,7 @@ describe("O-67: opaque fields", () => {
       assert.notProperty(foreign, "thinking_blocks")
     }))
 
-  it.effect("O-67: details of reasoning go back to a server that is not known, if it made them", () =>
+  it.effect("O-67: reasoning details go back to the server that made them, also without a known vendor", () =>
     Effect.gen(function*() {
       const details = [{ type: "reasoning.encrypted", id: "a", data: "x" }]
       const reply = called(Chunks.chunk({ reasoning_details: details }), lookAt("a"))
@@ -120,7 +120,7 @@ describe("O-67: opaque fields", () => {
       assert.deepStrictEqual(behind.foreign["reasoning_details"], details, "the same vendor at another address")
     }))
 
-  it.effect("O-67: `reasoning_text` is reasoning, and goes back beside what GitHub Copilot signed it with", () =>
+  it.effect("O-67: `reasoning_text` is reasoning, and goes back together with GitHub Copilot's signature", () =>
     Effect.scoped(Effect.gen(function*() {
       const reply = called(
         Chunks.chunk({ reasoning_text: "I should " }),
@@ -134,7 +134,7 @@ describe("O-67: opaque fields", () => {
       assert.deepStrictEqual(Chunks.of(events, "ReasoningDelta").map(({ delta }) => delta), ["I should ", "look."])
     })))
 
-  it.effect("O-67: other unknown fields stay here", () =>
+  it.effect("O-67: other unknown fields never go back", () =>
     Effect.gen(function*() {
       const { own } = yield* sentBack(called(
         Chunks.chunk({ padding: "xxx", annotations: [{ type: "url_citation" }], executed_tools: [{}], refusal: "" }),
@@ -148,7 +148,7 @@ describe("O-67: opaque fields", () => {
 describe("O-06: reasoning that a vendor demands", () => {
   const thought = Chunks.chunk({ role: "assistant", content: null, reasoning_content: "I should look." })
 
-  it.effect("O-06: DeepSeek has it of every message of a turn with calls, in every later request, empty as it may be", () =>
+  it.effect("O-06: every later request to DeepSeek has the reasoning of each message with calls, even if empty", () =>
     Effect.gen(function*() {
       const { own } = yield* sentBack(called(thought, lookAt("a")), { vendor: "deepseek" })
       assert.strictEqual(own["reasoning_content"], "I should look.")
@@ -158,7 +158,7 @@ describe("O-06: reasoning that a vendor demands", () => {
       assert.notProperty(still.own, "reasoning_content")
     }))
 
-  it.effect("O-06: Kimi has it with every call; a call without any has a text", () =>
+  it.effect("O-06: every later request to Kimi has the reasoning of each call, or a placeholder for empty reasoning", () =>
     Effect.gen(function*() {
       const { own } = yield* sentBack(called(thought, lookAt("a")), { vendor: "moonshot" })
       assert.strictEqual(own["reasoning_content"], "I should look.")
@@ -174,7 +174,7 @@ describe("O-06: reasoning that a vendor demands", () => {
       assert.notProperty((yield* sentBack(called(lookAt("a")), resting)).own, "reasoning_content")
     }))
 
-  it.effect("O-06: a forced choice of a tool is not sent to a model that thinks and refuses it", () =>
+  it.effect("O-06: a request with thinking omits a forced tool choice for a vendor that refuses both together", () =>
     Effect.scoped(Effect.gen(function*() {
       const choice = (options: Options, toolChoice: Adapter.ToolChoice) =>
         Effect.scoped(Effect.gen(function*() {
@@ -196,7 +196,7 @@ describe("O-06: reasoning that a vendor demands", () => {
       assert.strictEqual(yield* choice({ vendor: "zai" }, "required"), "required")
     })))
 
-  it.effect("O-06: a 400 that names it tells what to set, unless it is set", () =>
+  it.effect("O-06: a 400 error about reasoning_content names the missing option, unless the vendor is set", () =>
     Effect.gen(function*() {
       const refusal = (options: Options) =>
         Effect.map(
@@ -213,7 +213,7 @@ describe("O-06: reasoning that a vendor demands", () => {
       assert.notInclude((yield* refusal({ vendor: "deepseek" })).detail, "OpenAiChat.layer")
     }))
 
-  it.effect("O-39: errors name the vendor", () =>
+  it.effect("O-39: the provider name of an error is the vendor's, unless an option names the provider", () =>
     Effect.gen(function*() {
       const providerOf = (options: Options) =>
         Effect.map(Chunks.outcomeOf({ status: 400, pieces: ["{}"] }, options), ({ error }) => error!.provider)
@@ -223,7 +223,7 @@ describe("O-06: reasoning that a vendor demands", () => {
     }))
 })
 
-describe("O-66: ids", () => {
+describe("O-66: call ids in later requests", () => {
   const long = `tool_look_${"Zm9v".repeat(40)}__thought__${"c2ln".repeat(200)}`
   const odd = `functions.look:0 ${"x".repeat(60)}`
 
@@ -266,7 +266,7 @@ describe("O-66: ids", () => {
   }
 
   for (const [name, protocol] of Object.entries(protocols)) {
-    it.effect(`O-66: ${name}: an id of any length goes back to its server unchanged, and shorter to another`, () =>
+    it.effect(`O-66: ${name}: an id of any length goes back to its own server unchanged, and shortened to another server`, () =>
       Effect.scoped(Effect.gen(function*() {
         for (const id of [long, odd]) {
           const own = yield* Server.serve((_, index) => ({

@@ -63,7 +63,7 @@ const halvesIn = (value: unknown): ReadonlyArray<string> => {
     : []
 }
 
-describe("O-12: halves of surrogate pairs", () => {
+describe("O-12: lone surrogates", () => {
   for (const [name, { called, layer, said }] of Object.entries(protocols)) {
     const sent = (
       handler: (args: unknown) => Effect.Effect<unknown, unknown>,
@@ -86,7 +86,7 @@ describe("O-12: halves of surrogate pairs", () => {
         return server.requests.map(({ body }) => body)
       }))
 
-    it.effect(`O-12: ${name}: no request holds any, of a user, a system text, a result, an error or the model`, () =>
+    it.effect(`O-12: ${name}: no request holds a lone surrogate from a user, a system text, a result, an error or the model`, () =>
       Effect.gen(function*() {
         const bodies = yield* Effect.all([
           sent(() => Effect.succeed(`ok ${half} end`)),
@@ -103,7 +103,7 @@ describe("O-12: halves of surrogate pairs", () => {
         assert.include(JSON.stringify(bodies), "\ufffd")
       }))
 
-    it.effect(`O-12: ${name}: pairs stay pairs, escaped or not, and so does the source of a program`, () =>
+    it.effect(`O-12: ${name}: surrogate pairs stay whole, escaped or not, and escapes in program source stay unchanged`, () =>
       Effect.gen(function*() {
         const source = String.raw`/[\ud83d-\udbff]/ "\\ud83d"`
         const [, body] = yield* sent(() => Effect.succeed({ face: "😀" }), { args: "{\"q\":\"\\ud83d\\ude00\"}" })
@@ -122,7 +122,7 @@ describe("O-12: halves of surrogate pairs", () => {
       }))
   }
 
-  it.effect("O-12: ids that differ by a half stay different, and each answer names its call", () =>
+  it.effect("O-12: ids that differ only by a lone surrogate stay different, and each answer names its call", () =>
     Effect.scoped(Effect.gen(function*() {
       const ids = ["\ud802", "\ud800", "a"]
       for (const protocol of ["OpenAiChat", "OpenAiResponses", "Anthropic", "the AI SDK"]) {
@@ -153,7 +153,7 @@ describe("O-12: halves of surrogate pairs", () => {
       }
     })))
 
-  it.effect("O-12: the halves of a pair in two deltas are one pair", () =>
+  it.effect("O-12: the two halves of a surrogate pair in two deltas join to a pair", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({
         pieces: [Chunks.body(Chunks.said("a\ud83d"), Chunks.said("\ude00b"), Chunks.finish("stop"))]

@@ -98,7 +98,7 @@ const threadOf = (count: number): ReadonlyArray<Message.Message> => [
   ])
 ]
 
-describe("M-37: ids that are sent", () => {
+describe("M-37: call ids in requests", () => {
   for (const [name, { answered, ids, layer, longest }] of Object.entries(protocols)) {
     const sent = (messages: ReadonlyArray<Message.Message>) =>
       Effect.scoped(Effect.gen(function*() {
@@ -108,7 +108,7 @@ describe("M-37: ids that are sent", () => {
         return ids(server.requests[0]!.body)
       }))
 
-    it.effect(`M-37: ${name}: they have ${longest} characters at most, alike for a call and its answer, and no two are the same`, () =>
+    it.effect(`M-37: ${name}: sent ids have at most ${longest} characters, are distinct, and match between a call and its answer`, () =>
       Effect.gen(function*() {
         const found = yield* sent(threadOf(turns.length))
         const called = found.filter(([kind]) => kind === "call").map(([, id]) => id)
@@ -125,7 +125,7 @@ describe("M-37: ids that are sent", () => {
         assert.include(called, "short")
       }))
 
-    it.effect(`M-37: ${name}: they stay the same while the thread grows`, () =>
+    it.effect(`M-37: ${name}: sent ids stay the same while the thread grows`, () =>
       Effect.gen(function*() {
         const whole = yield* sent(threadOf(turns.length))
         for (const count of [1, 2, 3]) {
@@ -134,7 +134,7 @@ describe("M-37: ids that are sent", () => {
         }
       }))
 
-    it.effect(`M-37: ${name}: an id that comes again in a later turn is answered in its own`, () =>
+    it.effect(`M-37: ${name}: an id repeated in a later turn has its answer in that turn`, () =>
       Effect.gen(function*() {
         const turn = (text: string) => [
           Message.assistant("", [Message.toolCall(`${long}-again`, "read")]),
@@ -149,13 +149,13 @@ describe("M-37: ids that are sent", () => {
   }
 })
 
-describe("M-37: ids that are made here", () => {
+describe("M-37: generated call ids", () => {
   const idsOf = ({ error, events }: Chunks.Outcome) => {
     assert.isUndefined(error)
     return Chunks.of(events, "ToolCallCompleted").map(({ id }) => id)
   }
 
-  it.effect("M-37: a call that comes without an id gets one of 37 characters", () =>
+  it.effect("M-37: a call without an id gets an id of 37 characters", () =>
     Effect.gen(function*() {
       const made = [
         ...idsOf(
@@ -183,7 +183,7 @@ describe("M-37: ids that are made here", () => {
       for (const id of made) assert.match(id, /^call_[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}$/)
     }))
 
-  it.effect("M-37: a number that distinguishes two calls of one id does not make the id too long", () =>
+  it.effect("M-37: a number appended to a repeated id keeps the id within 40 characters", () =>
     Effect.gen(function*() {
       const id = "c".repeat(40)
       const twice = [id, id, `${"c".repeat(38)}_2`, "b".repeat(60), "b".repeat(60), "short", "short"]
@@ -209,9 +209,9 @@ describe("M-37: ids that are made here", () => {
     }))
 })
 
-describe("M-19: ids that are shortened", () => {
+describe("M-19: shortened call ids", () => {
   for (const [name, { answered, ids, layer }] of Object.entries(protocols)) {
-    it.effect(`M-19: ${name}: no surrogate pair is split, and a call and its answer have the same id`, () =>
+    it.effect(`M-19: ${name}: a shortened id splits no surrogate pair, and a call and its answer have the same id`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ pieces: [answered] }))
         const { stream } = yield* Effect.provide(Adapter.Adapter, layer(server.url))

@@ -263,7 +263,7 @@ const differing = (base: Json, one: Json, other: Json, both: Json): ReadonlyArra
 
 describe("two options together", () => {
   for (const [name, table] of Object.entries(tables)) {
-    it.live(`O-06: ${name}: each changes what it changes alone, or what the table says`, () =>
+    it.live(`O-06: ${name}: each option of a pair has the same effect as alone, or the effect named in the table`, () =>
       Effect.gen(function*() {
         const alone = new Map<string, Json>()
         const base = yield* bodyOf(table, [])
@@ -291,7 +291,7 @@ describe("two options together", () => {
       }))
   }
 
-  it.live("O-06: five ways in which an option spoils another one are found, in every pair that has a place for them", () =>
+  it.live("O-06: the comparison of bodies finds five planted mistakes in each of 21 pairs of options", () =>
     Effect.gen(function*() {
       const table = tables["OpenAiChat"]!
       const base = yield* bodyOf(table, [])

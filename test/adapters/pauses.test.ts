@@ -65,21 +65,21 @@ const lookOf = (ran: Array<unknown>) =>
     handler: (args) => Effect.sync(() => void ran.push(args)).pipe(Effect.as("seen"))
   })
 
-describe("a turn that the provider pauses", () => {
-  it.effect("O-15: pause_turn goes back as it came, and the run continues", () =>
+describe("a turn paused by the provider", () => {
+  it.effect("O-15: a reply with pause_turn goes back unchanged, and the run continues", () =>
     Effect.gen(function*() {
       const found = yield* played("anthropic", Anthropic.reply([search], "pause_turn"))
       assert.deepStrictEqual([found.requests.length, found.outcome._tag], [2, "Completed"])
       assert.deepStrictEqual(found.requests[1]!.body.messages[1], { role: "assistant", content: [hosted] })
     }))
 
-  it.effect("O-15: so does tool_use beside a server tool that has no result", () =>
+  it.effect("O-15: a reply with tool_use and a server-side call without a result continues the run", () =>
     Effect.gen(function*() {
       const found = yield* played("anthropic", Anthropic.reply([search], "tool_use"))
       assert.strictEqual(found.requests.length, 2)
     }))
 
-  it.effect("O-15: tool_use is no pause where all server tools have results, or none can have any", () =>
+  it.effect("O-15: a reply with tool_use ends the run if every server-side call has a result or lacks whole arguments", () =>
     Effect.forEach([
       [search, whole(1, found)],
       [[Anthropic.opened(0, { ...hosted, input: {} }), Anthropic.args(0, "{\"q"), Anthropic.closed(0)]]
@@ -89,14 +89,14 @@ describe("a turn that the provider pauses", () => {
         assert.deepStrictEqual([found.requests.length, found.outcome._tag], [1, "Completed"])
       })))
 
-  it.effect("O-68: compaction goes back as it came, and the run continues", () =>
+  it.effect("O-68: a compaction goes back unchanged, and the run continues", () =>
     Effect.gen(function*() {
       const found = yield* played("anthropic", Anthropic.reply([compaction], "compaction"))
       assert.deepStrictEqual([found.requests.length, found.outcome._tag], [2, "Completed"])
       assert.deepStrictEqual(found.requests[1]!.body.messages[1].content[0].content, "So far: a.")
     }))
 
-  it.effect("O-15: a reply says that it is paused, and each continuation is a step", () =>
+  it.effect("O-15: a paused reply is marked as paused, and each continuation is a step", () =>
     Effect.gen(function*() {
       const { layer, requests } = yield* serving([paused, pausedAgain, ended])
       const events: Array<Event.Event> = []
@@ -119,7 +119,7 @@ describe("a turn that the provider pauses", () => {
       assert.strictEqual(result.usage?.inputTokens, 30)
     }))
 
-  it.effect("O-15: the calls of a paused reply run, and their answers go back with it", () =>
+  it.effect("O-15: the calls of a paused reply run, and their answers go back with the reply", () =>
     Effect.forEach(["pause_turn", "tool_use"], (word) =>
       Effect.gen(function*() {
         const first = Anthropic.reply([search, Anthropic.called(1, "c1", "look", "{}")], word)
@@ -142,7 +142,7 @@ describe("a turn that the provider pauses", () => {
         ])
       })))
 
-  it.effect("O-15: a server-side call is left out where content follows the answers, which ends its turn", () =>
+  it.effect("O-15: the request omits a server-side call if content after the answers ends its turn", () =>
     Effect.gen(function*() {
       const first = Anthropic.reply([search, Anthropic.called(1, "c1", "load", "{}")], "tool_use")
       const { layer, requests } = yield* serving([first, answered])
@@ -160,7 +160,7 @@ describe("a turn that the provider pauses", () => {
       ])
     }))
 
-  it.effect("O-15: the container of a paused reply is that of its continuation, with the skills of the run", () =>
+  it.effect("O-15: a continuation names the container of the paused reply, with the skills of the run", () =>
     Effect.gen(function*() {
       const skills = [{ type: "anthropic", skill_id: "pdf", version: "latest" }]
       const held = Anthropic.body(
@@ -186,7 +186,7 @@ describe("a turn that the provider pauses", () => {
       assert.deepStrictEqual((yield* containers({ container: "mine" })).slice(0, 3), ["mine", "mine", "mine"])
     }))
 
-  it.effect("O-15: haltWhen and the bound of turns decide behind each continuation", () =>
+  it.effect("O-15: haltWhen and maxTurns decide after each continuation", () =>
     Effect.gen(function*() {
       const asked = (options: Chat.Options) =>
         Effect.gen(function*() {
@@ -226,7 +226,7 @@ describe("a turn that the provider pauses", () => {
       assert.deepStrictEqual([requests.length, result.steps.length], [1, 1])
     }))
 
-  it.effect("O-15: a stop ends a run while its paused reply is continued, and the turn can be continued later", () =>
+  it.effect("O-15: a cancelled run ends during a continuation, and its turn can be continued later", () =>
     Effect.gen(function*() {
       const stop = yield* Deferred.make<void>()
       const begun = Anthropic.body(Anthropic.start(), ...whole(0, found), ...Anthropic.text(1, "Fo"))
@@ -247,7 +247,7 @@ describe("a turn that the provider pauses", () => {
       ])
     }))
 
-  it.effect("O-15: a step ends with its paused reply, and is not done", () =>
+  it.effect("O-15: a step ends with its paused reply and is not done", () =>
     Effect.gen(function*() {
       const { layer, requests } = yield* serving([paused, ended])
       const step = yield* Effect.provide(Step.run("go"), layer)
@@ -256,7 +256,7 @@ describe("a turn that the provider pauses", () => {
       assert.deepStrictEqual([next.done, requests.length], [true, 2])
     }))
 
-  it.effect("O-15: a paused structured answer continues within the turns", () =>
+  it.effect("O-15: a paused structured answer continues within maxTurns", () =>
     Effect.gen(function*() {
       const { layer, requests } = yield* serving([answered, paused, pausedAgain, ended, ended])
       const structured = (maxTurns: number) =>
@@ -278,7 +278,7 @@ describe("a turn that the provider pauses", () => {
       assert.deepStrictEqual([cut.outcome._tag, bounded.requests.length], ["MaxTurns", 3])
     }))
 
-  it.effect("O-15: a paused reply is classified as before", () =>
+  it.effect("O-15: the classification of a paused reply ignores the pause", () =>
     Effect.gen(function*() {
       const { layer } = yield* serving([paused])
       const { diagnostics, finishReason, toolCalls, type } = yield* Effect.provide(Adapter.classify("go"), layer)
@@ -290,7 +290,7 @@ describe("a turn that the provider pauses", () => {
       ])
     }))
 
-  it.effect("O-15: a reply that breaks behind its pause fails the run", () =>
+  it.effect("O-15: a reply with an error after its pause fails the run", () =>
     Effect.gen(function*() {
       const broken = Anthropic.body(
         Anthropic.start(),
@@ -303,7 +303,7 @@ describe("a turn that the provider pauses", () => {
       assert.deepStrictEqual([outcome._tag, requests.length], ["Failed", 1])
     }))
 
-  it.effect("O-15, D-03: a session that was cut asks what the uncut run asks, at every record", () =>
+  it.effect("O-15, D-03: a session cut at any record resumes with the same requests as an uncut run", () =>
     Effect.gen(function*() {
       const first = Anthropic.reply([search, Anthropic.called(1, "c1", "look", "{}")], "pause_turn")
       const replies = [first, Anthropic.reply([compaction], "compaction"), pausedAgain, ended]
@@ -348,7 +348,7 @@ describe("a reply that Gemini continues by a token", () => {
   const user = (text: string) => ({ role: "user", parts: [{ text }] })
   const model = (...texts: ReadonlyArray<string>) => ({ role: "model", parts: texts.map((text) => ({ text })) })
 
-  it.effect("O-15: sends the same request with its token, until the reply is whole", () =>
+  it.effect("O-15: a run repeats the same request with the continuation token until the reply is whole", () =>
     Effect.gen(function*() {
       const server = yield* served([hop("a", "t1"), hop("b", "t2"), last, last])
       const layer = Gemini.layer(server.url, { retries: 0 })
@@ -367,7 +367,7 @@ describe("a reply that Gemini continues by a token", () => {
       ])
     }))
 
-  it.effect("O-15: tells its token to no other server, and none behind a further message", () =>
+  it.effect("O-15: a run sends a continuation token to no other server, and not after a further message", () =>
     Effect.gen(function*() {
       const server = yield* served([hop("a", "t1"), last])
       const other = yield* served([last])
@@ -383,21 +383,21 @@ describe("a reply that Gemini continues by a token", () => {
       }
     }))
 
-  it.effect("O-15: is cut off where it has no token", () =>
+  it.effect("O-15: a reply with CONTINUATION and without a token ends the run with finish reason length", () =>
     Effect.gen(function*() {
       const { outcome, requests } = yield* played("gemini", Gemini.body(part("a"), Gemini.finish("CONTINUATION")))
       assert.deepStrictEqual([outcome, requests.length], [{ _tag: "Completed", finishReason: "length" }, 1])
     }))
 })
 
-describe("a summary that the provider makes", () => {
+describe("a summary by the provider", () => {
   const summary = (signature: string | undefined, content: string | null = "So far: a.") => ({
     type: "compaction",
     content,
     ...(signature === undefined ? {} : { signature })
   })
 
-  it.effect("O-68: a request for nothing but a summary is not repeated", () =>
+  it.effect("O-68: a run does not repeat a request for a summary alone", () =>
     Effect.gen(function*() {
       const { layer, requests } = yield* serving([Anthropic.reply([whole(0, summary("sig"))], "compaction")])
       const { outcome } = yield* Chat.run("go", { options: { compaction: { type: "summarize" } } }).pipe(
@@ -406,7 +406,7 @@ describe("a summary that the provider makes", () => {
       assert.deepStrictEqual([outcome._tag, requests.length], ["Completed", 1])
     }))
 
-  it.effect("O-68: a signed summary goes back first, in place of what it is made of; any other with all of it", () =>
+  it.effect("O-68: a signed summary goes back first, in place of the earlier messages; any other summary goes back after them", () =>
     Effect.gen(function*() {
       const bodyBehind = (block: Readonly<Record<string, unknown>>) =>
         Effect.gen(function*() {

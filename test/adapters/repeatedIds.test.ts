@@ -176,9 +176,9 @@ const answersIn = (body: Json) => SentIds.turnsOf(body).map(({ answers }) => ans
 const problemsOf = ({ demands = "", isByPlace = false }: Wire, body: Json) =>
   SentIds.refusedIn(SentIds.turnsOf(body), SentIds.demandOf(demands), new Set(), !isByPlace)
 
-describe("O-66: a server that repeats ids", () => {
+describe("O-66: a server that repeats call ids", () => {
   for (const [name, wire] of Object.entries(wires)) {
-    it.effect(`O-66: ${name} gets its ids back unchanged, as often as it said them, in every later request`, () =>
+    it.effect(`O-66: ${name} gets its own ids back unchanged and as often repeated, in every later request`, () =>
       Effect.scoped(Effect.gen(function*() {
         const all = wire.isNamedApart === true ? turns.slice(0, 2) : turns
         const { adapter, bodies, thread } = yield* looped(wire, all)
@@ -199,7 +199,7 @@ describe("O-66: a server that repeats ids", () => {
   const others = Object.entries(wires).filter(([name]) => name !== "Kimi")
 
   it.live(
-    "O-66, O-17: after three turns with Kimi every other server gets ids that it takes, each answer with its call",
+    "O-66, O-17: after three turns with Kimi every other server gets acceptable ids, and each answer names its call",
     () =>
       Effect.scoped(Effect.gen(function*() {
         const { thread } = yield* looped(wires["Kimi"]!)
@@ -215,7 +215,7 @@ describe("O-66: a server that repeats ids", () => {
     120_000
   )
 
-  it.effect("O-66: a server gets its own ids back although another one has continued the thread, and used them too", () =>
+  it.effect("O-66: a server gets its own ids back although another server has continued the thread with the same ids", () =>
     Effect.scoped(Effect.gen(function*() {
       const kimi = yield* looped(wires["Kimi"]!)
       const { calls, done, layer } = wires["OpenRouter"]!
@@ -235,7 +235,7 @@ describe("O-66: a server that repeats ids", () => {
 })
 
 it.live(
-  "O-66, O-17: vendors that take turns in one run, all of which number their calls anew, get their own ids back",
+  "O-66, O-17: vendors that take turns in one run and repeat ids get their own ids back",
   () =>
     Effect.scoped(Effect.gen(function*() {
       const names = ["Kimi", "Anthropic", "Mistral", "Responses", "Gemini", "OpenRouter"]
@@ -285,9 +285,9 @@ it.live(
   120_000
 )
 
-describe("O-66: a session that was cut at any record", () => {
+describe("O-66: a session with repeated ids, cut at any record", () => {
   for (const name of ["Kimi", "Mistral", "Responses", "Anthropic", "Gemini", "effect/ai"]) {
-    it.live(`O-66: ${name}: asks what the uncut run asks, ids that repeat included`, () =>
+    it.live(`O-66: ${name}: a cut session resumes with the same requests as an uncut run, repeated ids included`, () =>
       Effect.scoped(Effect.gen(function*() {
         const { calls, done, layer } = wires[name]!
         const server = yield* Server.serve(({ body }) => {
@@ -318,7 +318,7 @@ describe("O-66: a session that was cut at any record", () => {
   }
 })
 
-describe("O-66: the place of a call in its message", () => {
+describe("O-66: the position of a call in its message", () => {
   const between: Readonly<Record<string, readonly [reply: string, partsOf: (message: Json) => ReadonlyArray<string>]>> =
     {
       Anthropic: [
@@ -343,7 +343,7 @@ describe("O-66: the place of a call in its message", () => {
     }
 
   for (const [name, [reply, partsOf]] of Object.entries(between)) {
-    it.effect(`O-66: ${name}: survives another id in the thread`, () =>
+    it.effect(`O-66: ${name}: a call keeps its position between texts although its id is renamed in the thread`, () =>
       Effect.scoped(Effect.gen(function*() {
         const { done, layer } = wires[name]!
         const server = yield* Server.serve((_, index) => ({ pieces: [index < 2 ? reply : done] }))
@@ -360,7 +360,7 @@ describe("O-66: the place of a call in its message", () => {
   }
 })
 
-describe("O-17: a thread from outside", () => {
+describe("O-17: a caller's thread with repeated ids", () => {
   const asked = (...ids: ReadonlyArray<string>) => Message.assistant("", ids.map((id) => Message.toolCall(id, "pay")))
   const thread = [
     Message.user("go"),
@@ -374,7 +374,7 @@ describe("O-17: a thread from outside", () => {
   ]
 
   for (const [name, wire] of Object.entries(wires)) {
-    it.effect(`O-17: ${name}: ids that repeat are sent as they are where they may, and answers go with their calls`, () =>
+    it.effect(`O-17: ${name}: repeated ids go out unchanged where the server accepts them, and answers stay with their calls`, () =>
       Effect.gen(function*() {
         const body = yield* sentTo(wire, thread)
         const turns = SentIds.turnsOf(body)
@@ -398,9 +398,9 @@ describe("O-17: a thread from outside", () => {
   }
 })
 
-describe("O-17: a turn that a program puts into a thread twice", () => {
+describe("O-17: a turn that the caller puts into a thread twice", () => {
   for (const name of ["Anthropic", "Responses", "Mistral", "Kimi", "Gemini"]) {
-    it.effect(`O-17: ${name}: goes back to its server with the ids that it made, apart where it refuses them twice`, () =>
+    it.effect(`O-17: ${name}: a turn in a thread twice goes back with its own ids, or a second id where the server refuses repetition`, () =>
       Effect.scoped(Effect.gen(function*() {
         const wire = wires[name]!
         const { adapter, bodies, thread } = yield* looped(wire, [[["madebyit1", 1]]])
@@ -415,7 +415,7 @@ describe("O-17: a turn that a program puts into a thread twice", () => {
   }
 })
 
-it.effect("O-66: Gemini gets no id that another server made, be that another Gemini", () =>
+it.effect("O-66: Gemini gets no id made by another server, not even by another Gemini", () =>
   Effect.scoped(Effect.gen(function*() {
     const { thread } = yield* looped(wires["Gemini"]!)
     const body = yield* sentTo(wires["Gemini"]!, [...thread.messages, Message.user("and?")])
@@ -424,7 +424,7 @@ it.effect("O-66: Gemini gets no id that another server made, be that another Gem
     assert.deepStrictEqual(sent.filter(({ id }) => id !== undefined), [])
   })))
 
-describe("O-17: Mistral's nine letters and digits", () => {
+describe("O-17: Mistral's ids of nine letters and digits", () => {
   const sent = (messages: ReadonlyArray<Message.Message>) =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [chatWire.done] }))
@@ -455,7 +455,7 @@ describe("O-17: Mistral's nine letters and digits", () => {
     Message.tool(id, `answer ${index}`)
   ]
 
-  it.effect("O-17: are made of any id, no two the same, and stay while the thread grows", () =>
+  it.effect("O-17: any id goes to Mistral as distinct letters and digits, and stays the same while the thread grows", () =>
     Effect.gen(function*() {
       const messages = [Message.user("go"), ...[...hostile, ...hostile].flatMap(turn)]
       const all = yield* sent(messages)
@@ -472,14 +472,14 @@ describe("O-17: Mistral's nine letters and digits", () => {
       }
     }))
 
-  it.effect("O-17: an id that repeats 20,000 times, and as many that end alike, take linear time", () =>
+  it.effect("O-17: 40,000 calls with repeated or similar ids go to Mistral with distinct ids", () =>
     Effect.gen(function*() {
       const ids = Array.from({ length: 20_000 }, (_, index) => [`${index}-123456789`, "same"]).flat()
       const found = yield* sent([Message.user("go"), ...ids.flatMap(turn)])
       assert.strictEqual(new Set(found.flatMap(({ calls }) => calls.map(({ id }) => id))).size, 40_000)
     }))
 
-  it.effect("O-17: an id that Mistral made goes back as it is", () =>
+  it.effect("O-17: an id made by Mistral goes back unchanged", () =>
     Effect.scoped(Effect.gen(function*() {
       const { bodies } = yield* looped(wires["Mistral"]!, [[["D681PevKs", 1]], [["too_long_for_it", 2]]])
       assert.deepStrictEqual(SentIds.idsOf(bodies().at(-1)!), [["D681PevKs"], ["too_long_for_it"]])

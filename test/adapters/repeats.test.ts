@@ -80,9 +80,9 @@ const contradictions: ReadonlyArray<readonly [name: string, fragments: ReadonlyA
   ["a brace", [whole, "}"]]
 ]
 
-describe("arguments that are repeated", () => {
+describe("repeated arguments", () => {
   for (const [name, run] of Object.entries(ways)) {
-    it.effect(`O-19: ${name} runs a call once whose whole arguments are repeated`, () =>
+    it.effect(`O-19: the ${name} adapter runs a call with repeated whole arguments once`, () =>
       Effect.forEach(repetitions, ([how, fragments]) =>
         Effect.gen(function*() {
           const found = yield* run(...fragments)
@@ -90,7 +90,7 @@ describe("arguments that are repeated", () => {
           assert.strictEqual(found.outcome._tag, "Completed", how)
         })))
 
-    it.effect(`O-19: ${name} does not run a call whose arguments contradict each other`, () =>
+    it.effect(`O-19: the ${name} adapter does not run a call with contradictory arguments`, () =>
       Effect.forEach(contradictions, ([how, fragments]) =>
         Effect.gen(function*() {
           const found = yield* run(...fragments)
@@ -99,7 +99,7 @@ describe("arguments that are repeated", () => {
         })))
   }
 
-  it.effect("O-19: the fold reads the deltas of any adapter in the same way", () =>
+  it.effect("O-19: the fold reads repeated and contradictory deltas of any adapter alike", () =>
     Effect.gen(function*() {
       for (const [how, fragments] of repetitions) assert.deepStrictEqual(yield* fold(...fragments), [args], how)
       for (const [how, fragments] of contradictions) {
@@ -107,7 +107,7 @@ describe("arguments that are repeated", () => {
       }
     }))
 
-  it.effect("O-19: a chunk that repeats the whole call is no other call, with its id or without, also behind the next one", () =>
+  it.effect("O-19: a chunk that repeats a whole call adds no call, with or without the id, also after the next call", () =>
     Effect.gen(function*() {
       const again = [
         Chat.call({ index: 0, id: "t1", type: "function", name: "look", arguments: "{\"q\":1}" }),
@@ -122,7 +122,7 @@ describe("arguments that are repeated", () => {
       }
     }))
 
-  it.effect("O-07, O-19: a call without arguments has lost them where another call has two", () =>
+  it.effect("O-07, O-19: a call without arguments has lost them if another call has two", () =>
     Effect.gen(function*() {
       const found = yield* played(
         "chat",
@@ -138,7 +138,7 @@ describe("arguments that are repeated", () => {
       assert.deepStrictEqual(lostOf(found), [["look", "json_decode_error"], ["find", "missing_fragments"]])
     }))
 
-  it.effect("O-19: a whole call that comes again with its id is no other call, whichever index or choice it stands at", () =>
+  it.effect("O-19: a whole call repeated with its id at another index adds no call; other arguments add a call", () =>
     Effect.gen(function*() {
       const call = (index: number, args: string) =>
         Chat.call({ index, id: "t1", type: "function", name: "look", arguments: args })
@@ -157,7 +157,7 @@ describe("arguments that are repeated", () => {
       }
     }))
 
-  it.effect("O-19: whole arguments of an event that contradict whole fragments are never run", () =>
+  it.effect("O-19: whole arguments of an event that contradict whole fragments never run", () =>
     Effect.gen(function*() {
       const over = (fragments: string, whole: string) =>
         played(
@@ -189,7 +189,7 @@ describe("arguments that are repeated", () => {
       }
     }))
 
-  it.effect("O-19: an item, a block and a part that come again are no other call; other arguments fail the reply", () =>
+  it.effect("O-19: a repeated item, block or part adds no call; an item or block with other arguments fails the reply", () =>
     Effect.gen(function*() {
       const item = (args: string) => [
         Responses.added(0, Responses.call("t1", "look")),
@@ -213,7 +213,7 @@ describe("arguments that are repeated", () => {
     }))
 })
 
-describe("a text that is said twice", () => {
+describe("a repeated text", () => {
   const spoken = (transcript: string) => Chat.chunk({ audio: { id: "a", transcript } })
   const textOf = (...chunks: ReadonlyArray<Responses.Json>) =>
     Effect.map(
@@ -221,7 +221,7 @@ describe("a text that is said twice", () => {
       ({ events }) => Chat.of(events, "TextDelta").map(({ delta }) => delta).join("")
     )
 
-  it.effect("O-70: an equal transcript of a sound gives the text once, in whatever pieces the two come", () =>
+  it.effect("O-70: an audio transcript equal to the text adds no text, in whatever pieces the two come", () =>
     Effect.gen(function*() {
       const both = Chat.chunk({ content: "Hello.", audio: { id: "a", transcript: "Hello." } })
       assert.strictEqual(yield* textOf(both), "Hello.")
@@ -237,7 +237,7 @@ describe("a text that is said twice", () => {
       assert.deepStrictEqual(Chat.of(events, "TextCompleted").map(({ text }) => text), ["Hello."])
     }))
 
-  it.effect("O-70: another transcript is said as well, and a text that repeats itself is kept", () =>
+  it.effect("O-70: a different transcript adds its text, and a text with a repeated word stays whole", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* textOf(Chat.said("Yes. "), spoken("No."), Chat.said("No.")), "Yes. No.No.")
       assert.strictEqual(yield* textOf(spoken("ha"), spoken("ha")), "haha")

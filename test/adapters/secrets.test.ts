@@ -52,7 +52,7 @@ const googleRow = {
   quoted: (quote: string) =>
     JSON.stringify({ error: { code: 400, message: `API key not valid: ${quote}`, details: [{ key: quote }] } }),
   event: (quote: string) => `data: ${googleRow.quoted(quote)}\r\n\r\n`,
-  further: (quote: string) => [["a bare error that quotes them", googleRow.quoted(quote)] as const]
+  further: (quote: string) => [["a bare error with the secrets", googleRow.quoted(quote)] as const]
 }
 
 const rows: ReadonlyArray<Row> = [
@@ -77,7 +77,7 @@ const rows: ReadonlyArray<Row> = [
     quoted: (quote) => JSON.stringify({ error: invalidKey(quote) }),
     event: (quote) => Replies.body({ type: "error", ...invalidKey(quote) }),
     further: (quote) => [[
-      "a reply that failed with them",
+      "a failed event with the secrets",
       Replies.body(Replies.event("failed", { response: { error: invalidKey(quote) } }))
     ]]
   },
@@ -125,11 +125,11 @@ for (const { event, further, make, name, options, protocol, quoted, refusal, sec
     const refused = (body: string): Server.Answer => ({ status: refusal, headers: {}, pieces: [body] })
 
     const answers: ReadonlyArray<readonly [name: string, answer: string | Server.Answer]> = [
-      ["a JSON error that quotes them", refused(quoted(quote))],
-      ["a page that quotes them", refused(`<title>${quote}</title>`)],
-      ["an error event that quotes them", event?.(quote) ?? `event: error\ndata: ${quoted(quote)}\n\n`],
-      ["an error event of their text", `event: error\ndata: ${quote}\n\n`],
-      ["a body that is only them", quote],
+      ["a JSON error with the secrets", refused(quoted(quote))],
+      ["an HTML page with the secrets", refused(`<title>${quote}</title>`)],
+      ["an error event with the secrets", event?.(quote) ?? `event: error\ndata: ${quoted(quote)}\n\n`],
+      ["an error event of the secrets alone", `event: error\ndata: ${quote}\n\n`],
+      ["a body of the secrets alone", quote],
       ...(further?.(quote) ?? [])
     ]
 
@@ -137,28 +137,28 @@ for (const { event, further, make, name, options, protocol, quoted, refusal, sec
       Secrets.assertFailsUnseen(secrets, Adapters.outcomeOf(protocol, answer, given), leastSpans)
 
     for (const [what, answer] of answers) {
-      it.effect(`R-122: no error, log or span shows them after ${what}`, () => check(answer, 1))
+      it.effect(`R-122: no error, log or span shows a secret after ${what}`, () => check(answer, 1))
     }
 
-    it.effect("R-122: no error, log or span shows them when the server cannot be reached", () =>
+    it.effect("R-122: no error, log or span shows a secret of a request to an unreachable server", () =>
       Effect.flatMap(
         Server.unreachable,
         (url) => Secrets.assertFailsUnseen(secrets, outcome(Adapters.stream(protocol, url, options)), 1)
       ))
 
-    it.effect("R-122: a key that was given with a line end is found without it", () =>
+    it.effect("R-122: no error, log or span shows a key given with a line end", () =>
       check(refused(quoted(quote)), 1, { ...options, apiKey: Redacted.make(`${secrets[0]}\n`) }))
 
-    it.effect("R-122: a key that no header can carry is refused unseen", () =>
+    it.effect("R-122: the refusal of a key that no header can carry does not show the key", () =>
       check("", 0, { ...options, apiKey: Redacted.make(`${secrets[0]}\u2603`) }))
 
-    it.effect("R-122: neither the options nor the layer print them", () =>
+    it.effect("R-122: neither the options nor the layer print a secret", () =>
       Effect.sync(() => {
         const hidden = secrets.filter((secret) => !Object.values(options.headers).includes(secret))
         Secrets.assertUnseen(hidden, Secrets.watch(), options, make("http://model.test", options))
       }))
 
-    it.effect("R-122: a client that prints its requests prints them without, and a reply leaves none in its span", () =>
+    it.effect("R-122: a client that prints its requests shows no secret, and the span of a reply has none", () =>
       Effect.gen(function*() {
         const { headers, logs, spans } = yield* Secrets.printed(
           secrets,

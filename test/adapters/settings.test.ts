@@ -104,7 +104,7 @@ for (const row of rows) {
     const sent = (options: Options) =>
       Requests.elsewhere(protocol.whole, make({ model: "m", baseUrl: "http://model.test", ...options }))
 
-    it.effect("R-123: the key has its header, and other headers win over the adapter's own", () =>
+    it.effect("R-123: the key goes out in its header, and other headers win over the adapter's own", () =>
       Effect.gen(function*() {
         const { headers } = yield* sent({ apiKey: Redacted.make(" sk-secret-1\n") })
         assert.strictEqual(headers[keyHeader], `${prefix}sk-secret-1`)
@@ -115,13 +115,13 @@ for (const row of rows) {
         assert.isUndefined((yield* sent({})).headers[keyHeader])
       }))
 
-    it.effect("R-123: without a base URL it is the provider's own", () =>
+    it.effect("R-123: the default base URL is the provider's own", () =>
       Effect.gen(function*() {
         const { url } = yield* Requests.elsewhere(protocol.whole, make({ model: "m" }))
         assert.strictEqual(url, `${ownBaseUrl}${path("m")}`)
       }))
 
-    it("R-123: an option that cannot be used is named", () => {
+    it("R-123: an invalid option throws a TypeError with the option name", () => {
       const made = (options: object) => () => make({ model: "m", ...options })
       const layer = `${protocol.name}.layer: `
       assert.throws(made({ model: "" }), TypeError, `${layer}model must be the name of a model`)
@@ -138,7 +138,7 @@ for (const row of rows) {
       assert.throws(made({ firstChunkTimeout: "x" }), TypeError, "firstChunkTimeout must be a duration above zero")
     })
 
-    it("N-26: a key that is not redacted is refused when the layer is made, by name and without its value", () => {
+    it("N-26: a plain key or an invalid header throws a TypeError with the option name and without the value", () => {
       const layer = `${protocol.name}.layer: `
       const refusal = (options: object): string => {
         try {
@@ -161,7 +161,7 @@ for (const row of rows) {
       )
     })
 
-    it.effect("N-26: the same key among the defaults of the environment is refused when the layer is built", () =>
+    it.effect("N-26: a plain key among the defaults of the environment fails the layer, unless the environment has a key", () =>
       Effect.gen(function*() {
         const defaults = { apiKey: "sk-secret-1" } as unknown as Options
         const environment = (url: string) => ({ [modelName]: "m", [baseUrlName]: url })
@@ -197,7 +197,7 @@ for (const row of rows) {
         assert.deepStrictEqual([modelOf(sparse), sparse.headers[keyHeader]], ["default-model", undefined])
       }))
 
-    it.effect("R-122: a model that is not named, and a key that the provider requires, are missed by name", () =>
+    it.effect("R-122: a missing model or required key fails the layer with the name of its environment variable", () =>
       Effect.gen(function*() {
         const noModel = yield* Effect.flip(fromEnvironment((url) => ({ [baseUrlName]: url })))
         assert.match(noModel.message, new RegExp(modelName))

@@ -45,9 +45,9 @@ const writings: { readonly [name in Exclude<Name, "gemini">]: Writing } = {
 
 const streamed = Object.entries(writings) as ReadonlyArray<readonly [Exclude<Name, "gemini">, Writing]>
 
-describe("fragments that find no call", () => {
+describe("argument fragments under a wrong index", () => {
   for (const [name, { args, head, reply }] of streamed) {
-    it.effect(`O-07: ${name} gives them to the only call that can have them, behind it or before it`, () =>
+    it.effect(`O-07: the ${name} adapter gives stray fragments to the only call without arguments, after the call or before`, () =>
       Effect.gen(function*() {
         const strays = [args(1, "{\"q\":"), args(1, "\"a b\"}")]
         const behind = yield* played(name, reply(...head(2, "t1", "look"), ...strays))
@@ -61,13 +61,13 @@ describe("fragments that find no call", () => {
         assert.deepStrictEqual(callsOf(beside).toSorted(), [["find", { p: 1 }], ["look", { q: "a b" }]])
       }))
 
-    it.effect(`O-07: ${name} puts a call together whose fragments are divided between two places, in the order of the wire`, () =>
+    it.effect(`O-07: the ${name} adapter joins fragments divided between two indexes in the order of the wire`, () =>
       Effect.gen(function*() {
         const split = reply(...head(2, "t1", "look"), args(2, "{\"q\":\"a"), args(1, "b"), args(2, "\"}"))
         assert.deepStrictEqual(callsOf(yield* played(name, split)), [["look", { q: "ab" }]])
       }))
 
-    it.effect(`O-07: ${name} runs no call with the arguments of another one, where each stands under the number before it`, () =>
+    it.effect(`O-07: the ${name} adapter runs no call if each call's arguments stand under the index before`, () =>
       Effect.gen(function*() {
         const two = [
           ...head(1, "t1", "look"),
@@ -81,7 +81,7 @@ describe("fragments that find no call", () => {
         assert.deepStrictEqual([callsOf(three), lostOf(three).length], [[], 3])
       }))
 
-    it.effect(`O-07: ${name} takes {} for no arguments where others find no call, before it, behind it or around it`, () =>
+    it.effect(`O-07: the ${name} adapter ignores a stray {} before, after or among the fragments of a call`, () =>
       Effect.gen(function*() {
         const none = args(0, "{}")
         const [one, other] = [args(1, "{\"q\":"), args(1, "1}")]
@@ -91,7 +91,7 @@ describe("fragments that find no call", () => {
         }
       }))
 
-    it.effect(`O-07: ${name} runs no call that was open when others found no call, and had its own later`, () =>
+    it.effect(`O-07: the ${name} adapter runs no call that was open at a stray fragment and got its own arguments later`, () =>
       Effect.gen(function*() {
         const open = head(0, "t1", "look")
         const stray = args(7, "{\"q\":1}")
@@ -109,7 +109,7 @@ describe("fragments that find no call", () => {
         assert.deepStrictEqual([callsOf(before), lostOf(before).length], [[["find", { r: 3 }]], 1])
       }))
 
-    it.effect(`O-07: ${name} loses the arguments of each call that may be meant, and runs the others`, () =>
+    it.effect(`O-07: the ${name} adapter loses the arguments of each call that a stray may belong to, and runs the other calls`, () =>
       Effect.gen(function*() {
         const found = yield* played(
           name,
@@ -129,7 +129,7 @@ describe("fragments that find no call", () => {
       }))
   }
 
-  it.effect("O-07: what the token limit cut stays cut, also where its fragments found another place", () =>
+  it.effect("O-07: a call cut by the token limit stays truncated although its fragments came under another index", () =>
     Effect.gen(function*() {
       const reply = Chat.body(
         ...writings.chat.head(2, "t1", "look") as ReadonlyArray<Responses.Json>,
@@ -140,7 +140,7 @@ describe("fragments that find no call", () => {
       assert.deepStrictEqual([callsOf(found), lostOf(found)], [[], [["look", "truncated"]]])
     }))
 
-  it.effect("O-07: whole arguments that stand at an item of their own are those of the only call", () =>
+  it.effect("O-07: whole arguments at an index without an item belong to the only call", () =>
     Effect.gen(function*() {
       const done = Responses.event("function_call_arguments.done", { output_index: 5, arguments: "{\"q\":1}" })
       const empty = Responses.done(0, Responses.call("t1", "look"))
@@ -155,7 +155,7 @@ describe("fragments that find no call", () => {
       }
     }))
 
-  it.effect("O-07: a call of Gemini without arguments has those that follow it, and none once the reply goes on", () =>
+  it.effect("O-07: a Gemini call without arguments takes the pieces directly after the call, and no later pieces", () =>
     Effect.gen(function*() {
       const bare = Gemini.chunk([Gemini.call("look")])
       const piece = Gemini.chunk([{ functionCall: { partialArgs: [{ jsonPath: "$.q", stringValue: "a" }] } }])
@@ -165,7 +165,7 @@ describe("fragments that find no call", () => {
       assert.strictEqual(late.outcome._tag, "Failed")
     }))
 
-  it.effect("O-07: a bridge gives them to the only call, too", () =>
+  it.effect("O-07: a bridge gives stray fragments to the only call, and to no call if two are possible", () =>
     Effect.gen(function*() {
       const parts = [
         { type: "tool-input-start", id: "a", toolName: "look" },
@@ -181,7 +181,7 @@ describe("fragments that find no call", () => {
       ])
     }))
 
-  it("O-07: the fold does so with the events of any adapter", () => {
+  it("O-07: the fold gives stray deltas of any adapter to the only call, and to no call if two are possible", () => {
     const started = (id: string): Event.Event => ({ _tag: "ToolCallStarted", id, name: "look" })
     const stray: Event.Event = { _tag: "ToolCallDelta", id: "x", argumentsDelta: "{\"q\":1}" }
     const end: Event.Event = {
@@ -198,7 +198,7 @@ describe("fragments that find no call", () => {
     ])
   })
 
-  it.effect("O-07: arguments of no call at all are dropped", () =>
+  it.effect("O-07: arguments that can belong to no call are dropped", () =>
     Effect.gen(function*() {
       for (const name of names.filter((one) => one !== "gemini")) {
         const { args, head, reply } = writings[name as Exclude<Name, "gemini">]

@@ -21,14 +21,14 @@ for (const protocol of Adapters.all) {
   const read = (pieces: ReadonlyArray<Uint8Array>) =>
     steady(outcome(events("http://model.test").pipe(Connections.reading(pieces))))
 
-  describe(`reads: ${name}`, () => {
+  describe(`bodies: ${name}`, () => {
     const cut: Connections.Cut<never> = {
       text: rich,
       overHttp: (pieces) => Adapters.outcomeOf(protocol, { pieces }),
       inReads: read
     }
 
-    it.effect("R-349: a body that is written in pieces of any size is read the same, over HTTP", () =>
+    it.effect("R-349: a body written in pieces of any size reads alike over HTTP", () =>
       Effect.gen(function*() {
         assert.strictEqual(calls((yield* Adapters.outcomeOf(protocol, rich)).events).length, 2)
         yield* Connections.isWrittenAnyhow(cut)
@@ -40,7 +40,7 @@ for (const protocol of Adapters.all) {
     const place = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Buffer.byteLength(rich) }))
 
     it.effect.prop(
-      "R-349: a body cut anywhere, with any line ends, is read the same",
+      "R-349: a body cut anywhere, with any line ends, reads alike",
       {
         places: Schema.Array(place).check(Schema.isMaxLength(12)),
         ends: Schema.Literals(["\n", "\r\n", "\r"])
@@ -60,7 +60,7 @@ for (const protocol of Adapters.all) {
   })
 
   describe(`work: ${name}`, () => {
-    it.effect("R-353, I-19: 50,000 fragments of one byte are parsed once each, and their text as often as one would be", () =>
+    it.effect("R-353, I-19: the adapter parses each of 50,000 one-byte fragments once, and their whole text a fixed number of times", () =>
       Effect.gen(function*() {
         const text = JSON.stringify({ text: "x".repeat(49_989) })
         assert.strictEqual(text.length, 50_000)
@@ -72,7 +72,7 @@ for (const protocol of Adapters.all) {
         assert.isAtMost(parsed, answer.length + timesParsed * text.length)
       }))
 
-    it.effect("R-353: an event longer than the limit fails the reply instead of filling the memory, comments do not", () =>
+    it.effect("R-353: an event over the length limit fails the reply; comments do not", () =>
       Effect.gen(function*() {
         const endless = `data: ${"x".repeat(5000)}`
         for (const text of [endless, `${endless}\n\n`, "data: y\n".repeat(900), "stray\n".repeat(900)]) {
@@ -93,16 +93,16 @@ for (const protocol of Adapters.all) {
   })
 
   describe(`connections: ${name}`, () => {
-    it.effect("R-125: nothing is sent before the first pull, and each run sends a request of its own", () =>
+    it.effect("R-125: the adapter sends nothing before the first pull, and each run sends its own request", () =>
       Connections.sentWhenPulled(events, rich))
 
-    it.effect("R-144: a reader that leaves closes the socket at once, not when the server sends again", () =>
+    it.effect("R-144: a reader that leaves closes the socket at once, while the server is silent", () =>
       Connections.closedByLeaving(events, begun))
 
-    it.effect("R-144: a reader that is interrupted closes the socket, before the answer and within it", () =>
+    it.effect("R-144: an interrupted reader closes the socket, before the answer and during the answer", () =>
       Connections.closedByInterruption(events, begun))
 
-    it.effect("R-344, R-355: a connection that is lost in the middle of a call fails the reply, one lost after its end does not", () =>
+    it.effect("R-344, R-355: a connection lost during a call fails the reply; a connection lost after the end does not", () =>
       Effect.gen(function*() {
         const dropped = yield* Adapters.outcomeOf(protocol, { pieces: [calling], ending: "drop" })
         assert.strictEqual(dropped.error?.reason, "network_error")
