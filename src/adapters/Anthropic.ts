@@ -24,8 +24,8 @@ export type { Reasoning } from "./internal/wireProtocol.ts"
 
 /**
  * Server address and settings. `baseUrl` defaults to Anthropic's own address. `apiKey` is sent as `x-api-key`, and to
- * Vertex AI as a bearer token. For another server expecting a bearer token, leave it out and pass an `authorization`
- * header.
+ * Vertex AI as a bearer token. For another server expecting a bearer token, leave `apiKey` out and pass an
+ * `authorization` header.
  *
  * @category models
  */

@@ -340,14 +340,18 @@ describe("M-44: an approved call that ended in a cut run", () => {
         const { answer, approved, tools } = yield* prepared(tool)
         const options = { tools, requestId: "r" }
         const store = yield* Session.Store
-        const run = yield* Session.keep(yield* Session.open("awaited"), () =>
-          Effect.provide(Session.continue(approved, null, options), Script.layer([done]))).pipe(
-            Effect.forkChild({ startImmediately: true })
-          )
+        const run = yield* Session.keep(
+          yield* Session.open("awaited"),
+          () => Effect.provide(Session.continue(approved, null, options), Script.layer([done]))
+        ).pipe(
+          Effect.forkChild({ startImmediately: true })
+        )
         yield* TestClock.adjust("1 second")
         yield* Fiber.interrupt(run)
-        yield* Session.keepStream(yield* Session.open("streamed"), () =>
-          Session.streamContinue(approved, null, options))
+        yield* Session.keepStream(
+          yield* Session.open("streamed"),
+          () => Session.streamContinue(approved, null, options)
+        )
           .pipe(
             Stream.takeUntil((event) =>
               event._tag === "ToolResultEncoded" || event._tag === "ToolHalt" || event._tag === "AskUserRequested"

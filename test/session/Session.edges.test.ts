@@ -897,10 +897,11 @@ describe("the answer to a question", () => {
 
   it.effect("N-33: an answer to one of several questions takes the place of its call's result, in any order", () =>
     Effect.gen(function*() {
-      const kept = yield* Session.keep(yield* open, (session) =>
-        Session.reply(session, "go", { tools: [asks("one"), asks("two")] }))
-      const first = yield* Session.keep(kept, (session) =>
-        Session.answer(session, "two", "that"))
+      const kept = yield* Session.keep(
+        yield* open,
+        (session) => Session.reply(session, "go", { tools: [asks("one"), asks("two")] })
+      )
+      const first = yield* Session.keep(kept, (session) => Session.answer(session, "two", "that"))
       assert.deepStrictEqual(linesOf(first.session).slice(2), ["tool one: <awaiting user response>", "tool two: that"])
       const both = yield* Session.keep(first, (session) => Session.answer(session, "one", "this"))
       assert.deepStrictEqual(linesOf(both.session).slice(2), ["tool one: this", "tool two: that"])

@@ -305,14 +305,16 @@ describe("an error with a request", () => {
         Script.text("so"),
         Script.streamError("network_error", { cause: failure })
       ]
-      const { session } = yield* Session.keep(opened, (session) =>
-        Effect.provide(Session.reply(session, "go", { tools: [read] }), Script.layer([calling("read:c0"), broken])))
+      const { session } = yield* Session.keep(
+        opened,
+        (session) =>
+          Effect.provide(Session.reply(session, "go", { tools: [read] }), Script.layer([calling("read:c0"), broken]))
+      )
       assert.strictEqual(session.status, "error")
       const store = yield* Session.Store
       const texts = yield* Effect.forEach(
         yield* Stream.runCollect(store.read("s")),
-        ({ record }) =>
-          Journals.toText("s", record)
+        ({ record }) => Journals.toText("s", record)
       )
       const kept = [...texts, JSON.stringify(throughJson(session))].join("\n")
       assert.include(kept, "network_error")

@@ -29,7 +29,7 @@ export interface Calls {
   readonly site: Routes.Site
 }
 
-/** Validity of a waiting session's state text, in milliseconds.. */
+/** Validity of a waiting session's state text, in milliseconds. */
 const patience = 86_400_000
 
 type Needs = Session.Store | Worker.Worker

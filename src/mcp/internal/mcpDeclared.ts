@@ -213,16 +213,16 @@ export interface Options {
    * `"annotations"` or your own hints. Names are the server's, without `prefix`. None by default.
    *
    * Trust applies to a tool as the layer first saw it, or to the given `hash`. A tool removed from the list and listed
-   * again is trusted as before. Naming a tool the server does not list on its first connection fails with {@link
-   * McpUnavailable}, unless you give a `hash`: use it for tools listed later.
+   * again is trusted as before. If you name a tool the server does not list on its first connection, the layer fails
+   * with {@link McpUnavailable}. A tool with a `hash` may be listed later.
    */
   readonly trust?: "annotations" | { readonly [tool: string]: "annotations" | Hints }
   /**
    * Calls waiting for approval. `"destructive"` by default.
    *
    * - `"destructive"`: calls to tools that may destroy something. This includes every untrusted tool. A call needs no
-   *   approval if trusted annotations contain `readOnlyHint`, or your own hints `readOnly: true` or `destructive:
-   *   false`. `destructiveHint: false` alone is not enough.
+   *   approval if trusted annotations contain `readOnlyHint`, or if your own hints contain `readOnly: true` or
+   *   `destructive: false`. The annotation `destructiveHint: false` alone is not enough.
    * - `"all"`: all calls.
    * - `"none"`: only calls to changed tools.
    * - A function: calls for which it returns `true`.

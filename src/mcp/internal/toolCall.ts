@@ -56,7 +56,7 @@ const resultOf = (
   return Json.isObject(parsed) ? McpSchema.CallToolResult.make({ ...text, structuredContent: parsed }) : text
 }
 
-/** Returns the result of a call whose answer is the user's. */
+/** Returns the user's answer as the call's result. */
 const answerResult = (value: unknown): McpSchema.CallToolResult =>
   resultOf(typeof value === "string" ? value : JSON.stringify(value) ?? "", { isError: false, value })
 
