@@ -39,7 +39,7 @@ const writing = (
   })
 
 describe("ToolRunner: exclusive calls", () => {
-  it.effect("R-382, R-384: an exclusive call waits for those before it, runs alone, and those behind it wait", () =>
+  it.effect("R-382, R-384: an exclusive call waits for earlier calls and runs by itself, and later calls wait", () =>
     Effect.gen(function*() {
       const tools = [Tools.slow(30, "a"), Tools.slow(50, "b"), alone(20), Tools.slow(10, "c")]
       const { at, starts } = yield* startsOf(calling("a", "b", "alone", "c", "c"), tools)
@@ -66,7 +66,7 @@ describe("ToolRunner: exclusive calls", () => {
       assert.deepStrictEqual(starts, [["c0", 0], ["c1", 0], ["c2", 10], ["c3", 20]])
     }))
 
-  it.effect("R-382: where the concurrency function throws, the call runs alone, and a warning is logged", () =>
+  it.effect("R-382: a call whose concurrency function throws runs by itself, and a warning is logged", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const warnings: Array<unknown> = []
@@ -83,7 +83,7 @@ describe("ToolRunner: exclusive calls", () => {
       assert.include(JSON.stringify(warnings[0]), "concurrency of tool \\\"write\\\" failed")
     }))
 
-  it.effect("R-055, R-382: an exclusive call waits for a handler that has timed out and not stopped yet", () =>
+  it.effect("R-055, R-382: an exclusive call waits for a timed-out handler that has not stopped yet", () =>
     Effect.gen(function*() {
       const reluctant = Tool.make("reluctant", {
         parameters: {},
@@ -94,7 +94,7 @@ describe("ToolRunner: exclusive calls", () => {
       assert.deepStrictEqual(starts, [["c0", 0], ["c1", 75]])
     }))
 
-  it.effect("R-382: it waits one grace longer for one that was given up, and is answered when that does not end", () =>
+  it.effect("R-382: an exclusive call waits one grace period for a handler that was given up, and is refused afterwards", () =>
     Effect.gen(function*() {
       const holding = (millis: number) =>
         Tool.make("holding", {
@@ -120,7 +120,7 @@ describe("ToolRunner: exclusive calls", () => {
       assert.deepStrictEqual(value.abandoned?.map(({ id }) => id), ["c0"])
     }))
 
-  it.effect("R-067, R-382: a call that is answered so is no failure: the error policy is not run", () =>
+  it.effect("R-067, R-382: a refused exclusive call is no failure, and the error policy is not asked", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const onToolError = (call: Message.ToolCall, _error: unknown) =>
@@ -148,7 +148,7 @@ describe("ToolRunner: thousands of calls", () => {
   const expected = Array.from({ length: many }, (_, index) => String(index))
 
   for (const maxConcurrency of [1, 7, many]) {
-    it.effect(`R-054, R-058, R-112: ${many} calls that end at once, ${maxConcurrency} at a time, in order and on a flat stack`, () =>
+    it.effect(`R-054, R-058, R-112: ${many} calls that end at once run ${maxConcurrency} at a time, in order and on a flat stack`, () =>
       Effect.gen(function*() {
         let depth = 0
         let deepest = 0
@@ -168,7 +168,7 @@ describe("ToolRunner: thousands of calls", () => {
       }))
   }
 
-  it.effect(`R-054: ${many} exclusive calls and ${many} calls that wait, one at a time`, () =>
+  it.effect(`R-054: ${many} exclusive calls, and ${many} calls that yield, are answered in order with a bound of one`, () =>
     Effect.gen(function*() {
       const index = { index: Schema.Finite }
       const exclusive = Tool.make("n", {
@@ -183,7 +183,7 @@ describe("ToolRunner: thousands of calls", () => {
       }
     }))
 
-  it.effect(`R-068, R-074: ${many} calls that fail, are unknown or cannot be encoded are asked about once each`, () =>
+  it.effect(`R-068, R-074: the error policy is asked once about each of ${many} calls that fail, are unknown or cannot be encoded`, () =>
     Effect.gen(function*() {
       const kinds = ["fail", "ghost", "fn", "boom"]
       const mixed = Array.from({ length: many }, (_, index) => call(`c${index}`, kinds[index % kinds.length] ?? ""))
@@ -202,7 +202,7 @@ describe("ToolRunner: thousands of calls", () => {
       assert.isTrue([...asked.values()].every((times) => times === 1))
     }))
 
-  it.effect(`R-102: ${many} results in request order, held back by the first`, () =>
+  it.effect(`R-102: ${many} results held back by the first call come in request order`, () =>
     Effect.gen(function*() {
       const tool = Tool.make("n", {
         parameters: { index: Schema.Finite },

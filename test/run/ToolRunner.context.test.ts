@@ -19,12 +19,12 @@ const ran = (tools: ReadonlyArray<AnyTool>, options: ToolRunner.Options = {}) =>
   )
 
 describe("ToolRunner: context updates", () => {
-  it.effect("R-402: without updates the result has no context", () =>
+  it.effect("R-402: a result without context updates has no contextUpdate", () =>
     Effect.gen(function*() {
       assert.notProperty(yield* ran([new Floor().tool("a", Effect.void)]), "contextUpdate")
     }))
 
-  it.effect("R-397: a failed handler adds nothing, also where the caller puts a result in its place", () =>
+  it.effect("R-397: a failed handler adds nothing to the context, also where the caller replaces its failure", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = [
@@ -37,14 +37,14 @@ describe("ToolRunner: context updates", () => {
       }
     }))
 
-  it.effect("R-406: a gate adds nothing: its call has not started", () =>
+  it.effect("R-406: a gate adds nothing to the context, because its call has not started", () =>
     Effect.gen(function*() {
       const validate = (_args: unknown, call: Tool.CallContext) => Effect.as(call.updateContext({ gate: 1 }), true)
       const tool = new Floor().tool("a", adding({ handler: 1 }, Effect.void), { validate })
       assert.deepStrictEqual((yield* ran([tool])).contextUpdate, { handler: 1 })
     }))
 
-  it.effect("R-402: several updates of one handler are one over the other, and a halt keeps them", () =>
+  it.effect("R-402: later updates of a handler override its earlier updates, and a halt keeps the updates", () =>
     Effect.gen(function*() {
       const body: Body = (_args, call) =>
         call.updateContext({ a: 1, b: 1 }).pipe(
@@ -56,14 +56,14 @@ describe("ToolRunner: context updates", () => {
       assert.strictEqual(halt?.haltedReason, "enough")
     }))
 
-  it.effect("R-404: a result object's update is the last of its handler", () =>
+  it.effect("R-404: the update in a result object comes after the other updates of its handler", () =>
     Effect.gen(function*() {
       const body = adding({ a: 1, b: 1 }, Effect.succeed({ data: 1, contextUpdate: { b: 2 } }))
       const { contextUpdate } = yield* ran([new Floor().tool("a", body)], { policy: Policy.falai })
       assert.deepStrictEqual(contextUpdate, { a: 1, b: 2 })
     }))
 
-  it.effect("R-067, R-404: a result that cannot be read is a failure of its call, and the caller is asked about it", () =>
+  it.effect("R-067, R-404: an unreadable result is a failure of its call, and the error policy is asked about the failure", () =>
     Effect.gen(function*() {
       const broken = (field: string, rest: object = {}) =>
         Object.defineProperty({ ...rest }, field, { enumerable: true, get: () => assert.fail("it was read") })

@@ -80,7 +80,7 @@ const calls = [Message.toolCall("c0", "t")]
 const isCompleted = Event.guards.ToolExecutionCompleted
 
 describe("a handler that dies", () => {
-  it.effect("M-12: there is one warning with code, tool, call id and error name, and the cause at debug level", () =>
+  it.effect("M-12: a crash logs one warning with code, tool, call id and error name, and its cause at debug level", () =>
     Effect.gen(function*() {
       const mended = () => Effect.succeed(Tool.ErrorDecision.continue("mended"))
       for (const [handler, name] of deaths) {
@@ -126,7 +126,7 @@ describe("a handler that dies", () => {
       assert.strictEqual(Cause.squash(cause), kaboom)
     }))
 
-  it.effect("M-12: a retried call logs one warning, and a failure that is no crash logs none", () =>
+  it.effect("M-12: a retried crash logs one warning, and a failure other than a crash logs nothing", () =>
     Effect.gen(function*() {
       const retried = { ...crashing(() => Effect.die(kaboom)), retry: Schedule.recurs(3) }
       assert.lengthOf((yield* loggedIn(ToolRunner.run(calls, [retried]))).warnings, 1)
@@ -153,7 +153,7 @@ describe("a handler that dies", () => {
       }
     }))
 
-  it.effect("M-12, R-080: the span of a crash ends in an error of its type, without the thrown value", () =>
+  it.effect("M-12, R-080: the span of a crashed call ends in an error of its type, without the thrown value", () =>
     Effect.gen(function*() {
       const odd = Executor.layer({ execute: (() => Effect.succeed("odd")) as never })
       const suicide = crashing(() =>
@@ -182,7 +182,7 @@ describe("a handler that dies", () => {
       assert.strictEqual(spans[0]?.attributes.get("error.type"), "tool_error")
     }))
 
-  it.effect("M-12: ToolExecutionCompleted has the cause as plain data, whatever the error policy decides", () =>
+  it.effect("M-12: ToolExecutionCompleted has the cause of a crash as plain data, whatever the error policy decides", () =>
     Effect.gen(function*() {
       const mended = () => Effect.succeed(Tool.ErrorDecision.continue("mended"))
       for (const [handler, , cause] of deaths) {

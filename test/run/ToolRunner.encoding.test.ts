@@ -33,7 +33,7 @@ const spying = (encode: (value: unknown) => unknown) => {
 }
 
 describe("ToolRunner: encoding", () => {
-  it.effect("S-10, R-032: the value is encoded, not the outcome around it", () =>
+  it.effect("S-10, R-032: the encoder receives the value of a result, without its outcome", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* contentOf(giving({ x: 1 })), "{\"x\":1}")
       assert.strictEqual(yield* contentOf(giving(Tool.ok({ x: 1 }))), "{\"x\":1}")
@@ -46,14 +46,14 @@ describe("ToolRunner: encoding", () => {
       assert.deepStrictEqual(spy.asked, [{ x: 1 }])
     }))
 
-  it.effect("R-032: a string is written as it is, and nothing as null", () =>
+  it.effect("R-032: a string reaches the model unchanged, and undefined reaches the model as null", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* contentOf(giving("")), "")
       assert.strictEqual(yield* contentOf(giving("{\"a\":1}")), "{\"a\":1}")
       assert.strictEqual(yield* contentOf(giving(undefined)), "null")
     }))
 
-  it.effect("R-032: a tool's success schema is applied before the encoder", () =>
+  it.effect("R-032: the success schema of a tool is applied before the encoder", () =>
     Effect.gen(function*() {
       const dated = Tool.make("dated", {
         parameters: {},
@@ -67,7 +67,7 @@ describe("ToolRunner: encoding", () => {
       assert.match(String(yield* contentOf(lying)), /^\{"error":"/)
     }))
 
-  it.effect("B-22, R-033, R-035: a result that cannot be encoded is a literal error, and the encoder is asked once", () =>
+  it.effect("B-22, R-033, R-035: a result that cannot be encoded becomes a literal error, and the encoder is asked once", () =>
     Effect.gen(function*() {
       const spy = spying((value) => Encoder.json.encode(value))
       const { messages, halt } = yield* spy.provide(ToolRunner.run(calling("fn"), [Tools.fn]))
@@ -77,7 +77,7 @@ describe("ToolRunner: encoding", () => {
       assert.deepStrictEqual(spy.asked, [Tools.unwritable])
     }))
 
-  it.effect("R-033: an encoding failure goes through onToolError like any other, and names its call", () =>
+  it.effect("R-033: an encoding failure passes through onToolError like any failure, and names its call", () =>
     Effect.gen(function*() {
       const errors: Array<unknown> = []
       const onToolError = (_call: Message.ToolCall, error: unknown) =>
@@ -96,7 +96,7 @@ describe("ToolRunner: encoding", () => {
       })
     }))
 
-  it.effect("R-034: whatever an encoder throws, fails or dies with is encoding_failed of that call alone", () =>
+  it.effect("R-034: an encoder that throws, fails, dies or returns no text fails its call as encoding_failed, and no other", () =>
     Effect.gen(function*() {
       const breaks: ReadonlyArray<() => unknown> = [
         () => {
@@ -135,7 +135,7 @@ describe("ToolRunner: encoding", () => {
       }
     }))
 
-  it.effect("R-034: a value that throws when it is read fails its call and not the run", () =>
+  it.effect("R-034: a value that throws when read fails its call, and not the run", () =>
     Effect.gen(function*() {
       const unreadable = new Proxy({}, {
         get: () => {
@@ -188,7 +188,7 @@ describe("ToolRunner: long results", () => {
 
   const notice = (all: number, shown: number) => `\n[truncated: ${all} characters in all, ${shown} shown]`
 
-  it.effect("R-039: a longer text is cut to the limit, with a notice after the cut", () =>
+  it.effect("R-039: a text longer than its limit is cut, with a notice after the cut", () =>
     Effect.gen(function*() {
       const tool = { ...Tools.big, maxResultChars: 4 }
       assert.strictEqual(yield* contentOf(tool, options), `0123${notice(10, 4)}`)
@@ -202,7 +202,7 @@ describe("ToolRunner: long results", () => {
       assert.deepStrictEqual(only(events, "ToolExecutionCompleted").result, { _tag: "Ok", value: "0123456789" })
     }))
 
-  it.effect("R-039: a text as long as the limit stays whole, and so does any text without a limit", () =>
+  it.effect("R-039: a text within its limit, or without a valid limit, stays whole", () =>
     Effect.gen(function*() {
       for (const limit of [10, 11, 0, -1, Number.NaN, 0.5, Infinity, null as never]) {
         const tool = { ...Tools.big, maxResultChars: limit }
@@ -213,14 +213,14 @@ describe("ToolRunner: long results", () => {
       assert.strictEqual(yield* contentOf({ ...Tools.big, maxResultChars: 4.9 }, options), `0123${notice(10, 4)}`)
     }))
 
-  it.effect("R-039: the text of an error is never cut", () =>
+  it.effect("R-039: the text of an error or a question is never cut", () =>
     Effect.gen(function*() {
       const failing = { ...Tools.failS, maxResultChars: 2 }
       assert.strictEqual(yield* contentOf(failing, options), "{\"error\":\"nope\"}")
       assert.strictEqual(yield* contentOf({ ...Tools.ask, maxResultChars: 2 }, options), "<awaiting user response>")
     }))
 
-  it.effect("R-039: the result of a halt is cut, too", () =>
+  it.effect("R-039: the result of a halt is cut at its limit", () =>
     Effect.gen(function*() {
       const { messages, halt } = yield* ToolRunner.run(
         calling("stop1"),
@@ -231,14 +231,14 @@ describe("ToolRunner: long results", () => {
       assert.deepInclude(halt, { haltResult: { v: 1 } })
     }))
 
-  it.effect("R-040: the encoded text is cut, never the value, so that a value without JSON is an encoding failure", () =>
+  it.effect("R-040: the limit applies to the encoded text, and a value without JSON is an encoding failure", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* cutOf({ text: "0123456789" }, 12), `{"text":"012${notice(21, 12)}`)
       assert.strictEqual(yield* cutOf(null, 2), `nu${notice(4, 2)}`)
       assert.match(String(yield* cutOf(Tools.unwritable, 2)), /^\{"error":"a function has no JSON form"\}$/)
     }))
 
-  it.effect("R-040: a surrogate pair is never split", () =>
+  it.effect("R-040: a cut never splits a surrogate pair", () =>
     Effect.gen(function*() {
       const text = "a😀😀b"
       const shown = ["", "a", "a", "a😀", "a😀", "a😀😀", text, text]

@@ -52,21 +52,21 @@ const toolError = (error: unknown): Tool.ToolError => {
 const allmEncoder = Effect.provide(Encoder.layer(Encoder.allm))
 
 describe("ToolRunner: failures under continue", () => {
-  it.effect("B-06, R-066: allm: an identifier is read as the source writes it, and nothing halts", () =>
+  it.effect("B-06, R-066: the model reads an identifier as its encoder writes symbols, and the run does not halt", () =>
     Effect.gen(function*() {
       const answer = yield* allmEncoder(answerOf("fail", { onToolError: "continue" }))
       assert.deepStrictEqual(answer, { content: "{\"error\":\":not_found\"}", halt: undefined })
       assert.deepStrictEqual(yield* answerOf("fail"), { content: "{\"error\":\"Symbol(not_found)\"}", halt: undefined })
     }))
 
-  it.effect("B-07, R-066: a string is read as it is", () =>
+  it.effect("B-07, R-066: the model reads a reported string unchanged", () =>
     Effect.gen(function*() {
       const expected = { content: "{\"error\":\"nope\"}", halt: undefined }
       assert.deepStrictEqual(yield* answerOf("failS"), expected)
       assert.deepStrictEqual(yield* allmEncoder(answerOf("failS")), expected)
     }))
 
-  it.effect("R-036: the runtime's own errors are read in one stable envelope, without what the handler threw", () =>
+  it.effect("R-036: the model reads an error of the runtime in one stable envelope, without the thrown value", () =>
     Effect.gen(function*() {
       const { content } = yield* answerOf("boom")
       assert.deepStrictEqual(JSON.parse(String(content)), {
@@ -81,7 +81,7 @@ describe("ToolRunner: failures under continue", () => {
       })
     }))
 
-  it.effect("R-036: allm: its encoder renders the whole error as ALLM does", () =>
+  it.effect("R-036: the encoder of allm renders the whole error", () =>
     Effect.gen(function*() {
       const { content } = yield* allmEncoder(answerOf("boom"))
       const { error } = JSON.parse(String(content)) as { readonly error: string }
@@ -89,7 +89,7 @@ describe("ToolRunner: failures under continue", () => {
       assert.include(error, "kaboom")
     }))
 
-  it.effect("R-035: an exception that a handler reports is read by its message, other values as the encoder writes them", () =>
+  it.effect("R-035: the encoder receives the message of a reported Error, and other reported values unchanged", () =>
     Effect.gen(function*() {
       class Missing extends Data.TaggedError("Missing")<{ readonly what: string }> {}
       const encoded: Array<unknown> = []
@@ -108,7 +108,7 @@ describe("ToolRunner: failures under continue", () => {
       assert.deepStrictEqual(encoded, [Tool.error("gone"), Tool.error(reasons[1]), Tool.error(reasons[2])])
     }))
 
-  it.effect("R-035: where the encoder fails on an error, the model reads a literal one", () =>
+  it.effect("R-035: the model reads a literal error where the encoder fails on an error", () =>
     Effect.gen(function*() {
       const broken = Encoder.layer({ encode: () => Effect.fail("no pen") })
       for (
@@ -123,7 +123,7 @@ describe("ToolRunner: failures under continue", () => {
       }
     }))
 
-  it.effect("B-23, R-057, R-013: an executor that yields no outcome costs its call an invalid_return", () =>
+  it.effect("B-23, R-057, R-013: a call whose executor yields no outcome ends as invalid_return", () =>
     Effect.gen(function*() {
       for (
         const odd of ["odd", Effect.succeed("odd"), undefined, Effect.succeed(null), Effect.succeed({ _tag: "Ok" })]
@@ -134,7 +134,7 @@ describe("ToolRunner: failures under continue", () => {
       }
     }))
 
-  it.effect("B-24, R-014: an executor that throws costs that call and no other", () =>
+  it.effect("B-24, R-014: an executor that throws, dies or fails costs one call, and no other", () =>
     Effect.gen(function*() {
       const execute = (tool: Tool.Any, args: unknown, context: Tool.CallContext) => {
         if (context.index === 1) throw Tools.kaboom
@@ -151,7 +151,7 @@ describe("ToolRunner: failures under continue", () => {
       assert.deepStrictEqual(contents(value).map(([, content]) => content), ["{}", raised, raised, raised, "{}"])
     }))
 
-  it.effect("R-014: a value that cannot be read is a crash of its handler, and the error names its call", () =>
+  it.effect("R-014: an unreadable value is a crash of its handler, and the error names its call", () =>
     Effect.gen(function*() {
       const unreadable = Tool.make("unreadable", {
         parameters: {},
@@ -173,7 +173,7 @@ describe("ToolRunner: failures under continue", () => {
       }
     }))
 
-  it.effect("R-057: a call whose fiber dies of anything else is a handler_exit with the cause", () =>
+  it.effect("R-057: a call whose fiber is interrupted by its own handler ends as handler_exit with the cause", () =>
     Effect.gen(function*() {
       const suicide = Tool.make("suicide", {
         parameters: {},
@@ -190,7 +190,7 @@ describe("ToolRunner: failures under continue", () => {
       assert.isDefined(toolError(policy.asked[0]?.error).cause)
     }))
 
-  it.effect("R-057: a fiber of the call that dies while its answer is being written leaves the call answered", () =>
+  it.effect("R-057: a call whose fiber dies while its answer is written is still answered", () =>
     Effect.gen(function*() {
       const mine: Array<{ readonly interruptUnsafe: () => void }> = []
       const victim = Tool.make("victim", {
@@ -221,7 +221,7 @@ describe("ToolRunner: failures under continue", () => {
 })
 
 describe("ToolRunner: onToolError as a function", () => {
-  it.effect("B-17, R-069, R-074: a replacement is the result, and the function is asked once", () =>
+  it.effect("B-17, R-069, R-074: a replacement by the error policy is the result, and the policy is asked once", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue({ fallback: true })))
       const { events } = yield* watched(ToolRunner.stream([call("c0", "boom", { x: 1 })], all, policy.options))
@@ -237,14 +237,14 @@ describe("ToolRunner: onToolError as a function", () => {
       })
     }))
 
-  it.effect("B-18, R-068: what a handler reported is handed over bare", () =>
+  it.effect("B-18, R-068: the error policy receives a failure as the handler reported it", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue("so be it")))
       assert.strictEqual((yield* answerOf("fail", policy.options)).content, "so be it")
       assert.deepStrictEqual(policy.asked.map(({ error }) => error), [Tools.notFound])
     }))
 
-  it.effect("R-068, R-074: every kind of failure is asked about once, with the error that names it", () =>
+  it.effect("R-068, R-074: the error policy is asked once about every kind of failure, with an error of that kind", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue("ok")))
       const lost = { ...call("c6", "echo"), argumentsLost: "json_decode_error" } as const
@@ -266,7 +266,7 @@ describe("ToolRunner: onToolError as a function", () => {
       ])
     }))
 
-  it.effect("R-070: a function that decides halt is the same as halt", () =>
+  it.effect("R-070: an error policy that decides halt acts like onToolError: \"halt\"", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.halt))
       for (const name of ["boom", "fail", "failS"]) {
@@ -275,7 +275,7 @@ describe("ToolRunner: onToolError as a function", () => {
       assert.strictEqual(policy.asked.length, 3)
     }))
 
-  it.effect("B-19, R-071, R-074: a function that throws halts the run, which reports the exception", () =>
+  it.effect("B-19, R-071, R-074: an error policy that throws halts the run, and the halt reports the exception", () =>
     Effect.gen(function*() {
       const exception = new Error("policy broke")
       for (
@@ -300,7 +300,7 @@ describe("ToolRunner: onToolError as a function", () => {
       }
     }))
 
-  it.effect("R-071, R-075: a function that interrupts itself or fails halts the run like one that throws", () =>
+  it.effect("R-071, R-075: an error policy that interrupts itself or fails halts the run", () =>
     Effect.gen(function*() {
       const stops = [
         Effect.interrupt,
@@ -341,7 +341,7 @@ describe("ToolRunner: onToolError as a function", () => {
       }
     }))
 
-  it.effect("B-21, R-073, R-074: a replacement that cannot be encoded halts as encoding_failed", () =>
+  it.effect("B-21, R-073, R-074: a replacement that cannot be encoded halts the run as encoding_failed", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue(Tools.unwritable)))
       const { events } = yield* watched(ToolRunner.stream(calling("boom"), all, policy.options))
@@ -349,7 +349,7 @@ describe("ToolRunner: onToolError as a function", () => {
       assert.strictEqual(toolError(only(events, "ToolHalt").result).reason, "encoding_failed")
     }))
 
-  it.effect("R-075: the function runs outside the tool's timeout, and holds up no other call", () =>
+  it.effect("R-075: the error policy runs outside the timeout of the tool, and holds up no other call", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.as(Effect.sleep(500), Tool.ErrorDecision.continue("decided")))
       const options = { ...policy.options, toolTimeout: 50 }
@@ -360,7 +360,7 @@ describe("ToolRunner: onToolError as a function", () => {
       assert.deepStrictEqual(encoded, [[0, "c2"], [500, "c0"], [550, "c1"]])
     }))
 
-  it.effect("R-075: fail shows in the error channel, and the siblings' finalizers have run once by then", () =>
+  it.effect("R-075: a decision to fail fails the run after the siblings' finalizers have run once", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const wait = Tool.make("wait", { parameters: {}, handler: recorder.handler(() => Effect.never) })
@@ -378,7 +378,7 @@ describe("ToolRunner: onToolError as a function", () => {
       assert.deepInclude(yield* recorder.counts("wait"), { starts: 2, interrupts: 2, finalizers: 2, live: 0 })
     }))
 
-  it.effect("R-075: after a fail no queued handler starts", () =>
+  it.effect("R-075: no queued handler starts after a decision to fail", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo = Tool.make("echo", { parameters: {}, handler: recorder.handler(() => Effect.succeed("ran")) })

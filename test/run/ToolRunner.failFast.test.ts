@@ -50,7 +50,7 @@ describe("fail fast", () => {
         assert.deepStrictEqual(yield* over(tool, { onToolError: "abortAll" }), { whole: [false, false, false], at: 1 })
       }))
 
-    it.effect(`N-29: under abortCancelable ${name} stops those that may be interrupted`, () =>
+    it.effect(`N-29: under abortCancelable ${name} stops only interruptible calls`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(yield* over(tool, { onToolError: "abortCancelable" }), {
           whole: [false, false, true],
@@ -64,7 +64,7 @@ describe("fail fast", () => {
       }))
   }
 
-  it.effect("N-29: where only crashes count, what a handler reports stops no other call", () =>
+  it.effect("N-29: a failure reported by a handler stops no other call where only crashes count", () =>
     Effect.gen(function*() {
       for (const [name, tool] of Object.entries(failures)) {
         const { whole } = yield* over(tool, { onToolError: "abortAll", trigger: "crashed" })
@@ -72,7 +72,7 @@ describe("fail fast", () => {
       }
     }))
 
-  it.effect("N-29: a policy from JavaScript that says nothing of the trigger stops them, too", () =>
+  it.effect("N-29: a failure stops every call beside it under a policy without trigger", () =>
     Effect.gen(function*() {
       const siblings = { onToolError: "abortAll" } as Policy.Policy["siblings"]
       const run = ToolRunner.run(calls, [failures["a rejected call.promise"], slow("cancel"), slow("block")], {
@@ -82,7 +82,7 @@ describe("fail fast", () => {
       assert.deepStrictEqual(messages.map(({ content }) => content === "whole"), [false, false, false])
     }))
 
-  it.effect("N-29: a run continues with the answers, and the policy of errors is asked once", () =>
+  it.effect("N-29: a run continues with the answers after an abort, and the error policy is asked once", () =>
     Effect.gen(function*() {
       const policy = {
         ...Policy.standard,

@@ -67,7 +67,7 @@ const failures: ReadonlyArray<readonly [name: string, failure: unknown, text: st
   ["an Error", new Error("disk full"), "{\"error\":\"disk full\"}"],
   ["an Error without words", new Error(), "{\"error\":\"Error\"}"],
   [
-    "fields",
+    "an Error with fields",
     Object.assign(new TypeError("x is y"), { code: "E_X", retry: true, list: [1] }),
     "{\"error\":\"x is y\",\"details\":{\"name\":\"TypeError\",\"code\":\"E_X\",\"retry\":true}}"
   ],
@@ -125,7 +125,7 @@ const failures: ReadonlyArray<readonly [name: string, failure: unknown, text: st
   ["bytes", new Uint8Array([1, 2, 3]), "{\"error\":\"[3 bytes]\"}"],
   ["a cycle", cyclic(), "{\"error\":\"{\\\"a\\\":1}\"}"],
   [
-    "what throws when it is read",
+    "an object whose getter throws",
     {
       get broken() {
         throw new Error(secret)
@@ -162,12 +162,12 @@ const textOf = (tool: Tool.Any, error: unknown, encoder: Encoder.Service, policy
 
 describe("ToolRunner: the text of a failure", () => {
   for (const [name, failure, text] of failures) {
-    it.effect(`R-035, M-10: ${name}`, () =>
+    it.effect(`R-035, M-10: the model reads ${name} as a failure in its documented text`, () =>
       Effect.gen(function*() {
         assert.strictEqual(yield* textOf(anything, failure, Encoder.json, Policy.standard), text)
       }))
 
-    it.effect(`M-10: ${name} shows no secret, whatever writes it`, () =>
+    it.effect(`M-10: ${name} as a failure or a defect shows no secret, whatever encoder and policy write the text`, () =>
       Effect.gen(function*() {
         const cause = failure instanceof Error ? failure : { _tag: "Thrown", value: failure }
         const crash = new Tool.ToolError({ reason: "handler_raised", toolName: "t", toolCallId: "c0", cause })

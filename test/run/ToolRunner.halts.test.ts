@@ -26,7 +26,7 @@ const reserved = ["ask_user", "max_turns", "halt_when", "tool_error", "cancelled
 const forgeable = ["error", "manual_tool_calls"]
 
 describe("ToolRunner: onToolError halt", () => {
-  it.effect("B-08, R-067: the run halts as tool_error, with all answers and without a result", () =>
+  it.effect("B-08, R-067: the run halts as tool_error, with every answer and without a result", () =>
     Effect.gen(function*() {
       const { messages, halt } = yield* ToolRunner.run(calling("boom", "echo"), all, { onToolError: "halt" })
       assert.deepStrictEqual(messages.map(({ toolCallId, isError }) => [toolCallId, isError]), [["c0", true], [
@@ -36,14 +36,14 @@ describe("ToolRunner: onToolError halt", () => {
       assert.deepStrictEqual(halt, { haltedReason: "tool_error", haltToolCallId: "c0" })
     }))
 
-  it.effect("B-09, R-060, R-067: the first failing call decides", () =>
+  it.effect("B-09, R-060, R-067: the first failing call halts the run", () =>
     Effect.gen(function*() {
       const { messages, halt } = yield* ToolRunner.run(calling("echo", "boom", "fail"), all, { onToolError: "halt" })
       assert.strictEqual(messages.length, 3)
       assert.deepStrictEqual(halt, { haltedReason: "tool_error", haltToolCallId: "c1" })
     }))
 
-  it.effect("R-067: under halt the model reads what it would read under continue", () =>
+  it.effect("R-067: the model reads the same answers under halt as under continue", () =>
     Effect.gen(function*() {
       const calls = calling("boom", "fail", "ghost")
       const halted = yield* ToolRunner.run(calls, all, { onToolError: "halt" })
@@ -53,8 +53,8 @@ describe("ToolRunner: onToolError halt", () => {
     }))
 })
 
-describe("ToolRunner: halts", () => {
-  it.effect("B-10, R-060: of several halts the first call's decides, however late", () =>
+describe("ToolRunner: a halt", () => {
+  it.effect("B-10, R-060: the halt of the first call in request order wins, however late", () =>
     Effect.gen(function*() {
       const tools = [halting("late", "late", 50), halting("early", "early")]
       const { value } = yield* elapsed(ToolRunner.run(calling("late", "early"), tools))
@@ -62,7 +62,7 @@ describe("ToolRunner: halts", () => {
       assert.deepStrictEqual(value.halt, { haltedReason: "late", haltToolCallId: "c0", haltResult: { by: "late" } })
     }))
 
-  it.effect("T-12, R-060: both halts have their tails and answers; the policy determines which of them decides", () =>
+  it.effect("T-12, R-060: every halt has its tail and its answer, and haltPrecedence determines the winner", () =>
     Effect.gen(function*() {
       const tools = [halting("stop1", "done_early", 50), halting("second", "second")]
       const calls = calling("stop1", "second")
@@ -89,7 +89,7 @@ describe("ToolRunner: halts", () => {
       assert.strictEqual(run.halt !== undefined && "haltResult" in run.halt && run.halt.haltResult, result)
     }))
 
-  it.effect("R-065: a halt whose result cannot be encoded stays a halt", () =>
+  it.effect("R-065: a halt whose result cannot be encoded halts with its result all the same", () =>
     Effect.gen(function*() {
       const results = [Tools.unwritable, 10n, {
         toJSON: () => {
@@ -114,7 +114,7 @@ describe("ToolRunner: halts", () => {
       }
     }))
 
-  it.effect("B-13, R-063, R-064: a reserved reason is answered as an error, and the run continues", () =>
+  it.effect("B-13, R-063, R-064: a halt with a reserved reason is answered as an error, and the run continues", () =>
     Effect.gen(function*() {
       for (const reason of [...reserved, ...forgeable]) {
         const { messages, halt } = yield* ToolRunner.run(calling("forge", "echo"), [
@@ -127,7 +127,7 @@ describe("ToolRunner: halts", () => {
       }
     }))
 
-  it.effect("B-14, R-063, R-064: under halt a reserved reason halts as tool_error that names it", () =>
+  it.effect("B-14, R-063, R-064: under onToolError: \"halt\" a reserved reason halts as tool_error, and the error names the reason", () =>
     Effect.gen(function*() {
       for (const reason of [...reserved, ...forgeable]) {
         const { events } = yield* watched(
@@ -141,7 +141,7 @@ describe("ToolRunner: halts", () => {
       }
     }))
 
-  it.effect("R-063: no other reason is reserved", () =>
+  it.effect("R-063: a reason similar to a reserved reason halts the run", () =>
     Effect.gen(function*() {
       const words = [
         "Completed",
@@ -164,7 +164,7 @@ describe("ToolRunner: halts", () => {
 })
 
 describe("ToolRunner: asking the user", () => {
-  it.effect("B-11, R-061: a question halts even under continue, and the model reads that the answer is awaited", () =>
+  it.effect("B-11, R-061: a question halts the run even under continue, and the model reads that the answer is awaited", () =>
     Effect.gen(function*() {
       const asked: Array<unknown> = []
       const onToolError = (_call: Message.ToolCall, error: unknown) =>
@@ -185,7 +185,7 @@ describe("ToolRunner: asking the user", () => {
       assert.deepStrictEqual(asked, [])
     }))
 
-  it.effect("B-12, R-061: the question's options are kept", () =>
+  it.effect("B-12, R-061: the halt keeps the options of a question", () =>
     Effect.gen(function*() {
       const { halt } = yield* ToolRunner.run(calling("askO"), all)
       assert.deepInclude(halt, { haltedReason: "ask_user", askUserOpts: [{ kind: "pick" }] })
@@ -193,7 +193,7 @@ describe("ToolRunner: asking the user", () => {
 })
 
 describe("ToolRunner: drain", () => {
-  it.effect("B-26, R-059: a halt stops no other call: queued calls run and are answered", () =>
+  it.effect("B-26, R-059: under drain a halt stops no other call, and queued calls run and are answered", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo = Tool.make("echo", { parameters: {}, handler: recorder.handler((args) => Effect.succeed(args)) })
@@ -207,7 +207,7 @@ describe("ToolRunner: drain", () => {
       assert.deepInclude(yield* recorder.counts("echo"), { starts: 5, ends: 5, interrupts: 0 })
     }))
 
-  it.effect("R-059: running siblings finish, whatever kind of halt comes first", () =>
+  it.effect("R-059: under drain running siblings finish, whichever kind of halt comes first", () =>
     Effect.gen(function*() {
       for (const name of ["ask", "stop1", "boom"]) {
         const recorder = yield* Recorder.make
@@ -226,7 +226,7 @@ describe("ToolRunner: drain", () => {
       }
     }))
 
-  it.effect("R-110: in the stream, too, every call has its events after a halt", () =>
+  it.effect("R-110: every call has its events in the stream after a halt", () =>
     Effect.gen(function*() {
       const calls = calling("stop1", "echo", "ask", "echo")
       const { line } = yield* watched(ToolRunner.stream(calls, all, { maxConcurrency: 1 }))

@@ -29,7 +29,7 @@ const isOver = (recorder: Recorder.Recorder, name?: string) =>
 /** Takes its time, also to stop. */
 const pausing = (millis: number) => Effect.onInterrupt(Effect.sleep(millis), () => Effect.sleep(3))
 
-describe("ToolRunner: left at any step", () => {
+describe("ToolRunner: an interruption at any step", () => {
   /** A run in which every kind of code of the caller's takes its time. */
   const run = (recorder: Recorder.Recorder, policy: Policy.Policy) => {
     const track = recorder.track
@@ -56,7 +56,7 @@ describe("ToolRunner: left at any step", () => {
       { standard: Policy.standard, allm: { ...Policy.allm, unknownTool: "answer" } } as const
     )
   ) {
-    it.effect(`law 3, R-111: ${name}: interrupted before each of its steps, it leaves no fiber and ends within the grace period`, () =>
+    it.effect(`law 3, R-111: a run under ${name}, interrupted before any step, leaves no fiber and ends within the grace period`, () =>
       Effect.gen(function*() {
         const whole = yield* Recorder.make
         const undisturbed = yield* Simulation.run(run(whole, policy))
@@ -77,7 +77,7 @@ describe("ToolRunner: left at any step", () => {
 })
 
 describe("ToolRunner: code that must not outlive the run", () => {
-  it.effect("R-075, R-111: an error policy that never decides is stopped with the run, which waits for its finalizer", () =>
+  it.effect("R-075, R-111: an error policy that never decides is interrupted with its run, which waits for the finalizer", () =>
     Effect.gen(function*() {
       for (const name of ["ghost", "boom", "never"]) {
         const recorder = yield* Recorder.make
@@ -94,7 +94,7 @@ describe("ToolRunner: code that must not outlive the run", () => {
       }
     }))
 
-  it.effect("R-075: an error policy that does not stop is abandoned after the grace period, and named", () =>
+  it.effect("R-075: a run whose error policy does not stop ends after the grace period", () =>
     Effect.gen(function*() {
       const never = Tool.make("never", { parameters: {}, timeout: 5, handler: () => Effect.never })
       const onToolError = (_call: Message.ToolCall, _error: unknown) => Effect.uninterruptible(Effect.never)
@@ -105,7 +105,7 @@ describe("ToolRunner: code that must not outlive the run", () => {
       assert.strictEqual((yield* timed(Fiber.interrupt(fiber))).at, 30)
     }))
 
-  it.effect("R-075, R-111: once a run is left no time limit stops what may finish, and no error policy is asked", () =>
+  it.effect("R-075, R-111: after an interruption no time limit stops a blocking handler, and no error policy is asked", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const block = Tool.make("block", {
@@ -126,7 +126,7 @@ describe("ToolRunner: code that must not outlive the run", () => {
       assert.deepStrictEqual({ asked, ends, interrupts }, { asked: 0, ends: 1, interrupts: 0 })
     }))
 
-  it.effect("R-034, R-111: an encoder at work is stopped with the run, which waits for its finalizer", () =>
+  it.effect("R-034, R-111: a running encoder is interrupted with its run, which waits for the finalizer", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const encode = () => recorder.track("encode")(Effect.onInterrupt(Effect.never, () => Effect.sleep(7)))
@@ -138,7 +138,7 @@ describe("ToolRunner: code that must not outlive the run", () => {
       assert.deepInclude(yield* isOver(recorder, "encode"), { interrupts: 2, finalizers: 2 })
     }))
 
-  it.effect("R-034, R-111: what a blocking handler's result is written with is stopped with the run", () =>
+  it.effect("R-034, R-111: the encoder of a blocking handler's result is interrupted with its run", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const block = { ...Tools.slow(20), interrupt: "block" as const }
@@ -161,7 +161,7 @@ describe("ToolRunner: code that ends its own run", () => {
       )
     })
 
-  it.effect("law 3, R-111: a handler that aborts the run it belongs to is stopped with it", () =>
+  it.effect("law 3, R-111: a handler that aborts its own run is interrupted with the run", () =>
     Effect.gen(function*() {
       for (const calls of [calling("ending"), calling("slow", "ending"), calling("ending", "echo", "ending")]) {
         const recorder = yield* Recorder.make
@@ -175,7 +175,7 @@ describe("ToolRunner: code that ends its own run", () => {
       }
     }))
 
-  it.effect("law 3, R-111: a run that is left at the start of a later call has stopped that call", () =>
+  it.effect("law 3, R-111: a run left at the start of a later call has stopped that call", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const wait = Tool.make("wait", {
@@ -192,7 +192,7 @@ describe("ToolRunner: code that ends its own run", () => {
       assert.deepInclude(yield* isOver(recorder), { starts: 1, interrupts: 1 })
     }))
 
-  it.effect("law 3: an error policy that aborts the run starts nothing afterwards and is stopped", () =>
+  it.effect("law 3: an error policy that aborts the run is interrupted, and no call starts afterwards", () =>
     Effect.gen(function*() {
       for (const names of [["never"], ["boom", "echo"], ["slow", "boom", "echo"]]) {
         const recorder = yield* Recorder.make
@@ -213,7 +213,7 @@ describe("ToolRunner: code that ends its own run", () => {
       }
     }))
 
-  it.effect("law 3: decoding that aborts the run starts nothing afterwards", () =>
+  it.effect("law 3: a decoder that aborts the run is interrupted, and no call starts afterwards", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const controller = new AbortController()

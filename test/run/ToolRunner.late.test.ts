@@ -60,7 +60,7 @@ const busy = (handler: () => Effect.Effect<unknown, unknown>, options: Partial<T
 
 describe("a handler that blocks the thread past its time limit", () => {
   for (const [what, end] of Object.entries(ends)) {
-    it.effect(`M-06: ${what} is dropped, and the answer is the timeout, awaited and streamed`, () =>
+    it.effect(`M-06: ${what} after the time limit is dropped, and the answer is the timeout, awaited and streamed`, () =>
       blocking((block) =>
         Effect.gen(function*() {
           for (const before of [Effect.void, Effect.yieldNow]) {
@@ -83,7 +83,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       ))
   }
 
-  it.effect("M-06: what comes in time is kept, also at the last moment", () =>
+  it.effect("M-06: a value within the time limit is kept, also at the last moment", () =>
     blocking((block) =>
       Effect.gen(function*() {
         for (const [millis, expected] of [[49, "late"], [50, "late"], [51, timeout]] as const) {
@@ -96,7 +96,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       })
     ))
 
-  it.effect("M-06: under every policy, in runs, and with an executor of the caller's", () =>
+  it.effect("M-06: a late value is a timeout under every policy, in a run of Chat, and with an executor of the caller", () =>
     blocking((block) =>
       Effect.gen(function*() {
         const tool = busy(() => Effect.as(block(300), "late"))
@@ -115,7 +115,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       })
     ))
 
-  it.effect("M-06: in StreamingToolExecutor", () =>
+  it.effect("M-06: a late value is a timeout in a StreamingToolExecutor", () =>
     blocking((block) =>
       Effect.scoped(Effect.gen(function*() {
         const executor = yield* StreamingToolExecutor.make()
@@ -129,7 +129,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       }))
     ))
 
-  it.effect("M-06: a failed attempt that used up the time is the last one", () =>
+  it.effect("M-06: a failed attempt that used up the time limit is the last attempt", () =>
     blocking((block) =>
       Effect.gen(function*() {
         let attempts = 0
@@ -144,7 +144,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       })
     ))
 
-  it.effect("M-06: a gate that blocks the thread past the limit denies the call", () =>
+  it.effect("M-06: a gate that blocks the thread past the time limit denies the call", () =>
     blocking((block) =>
       Effect.gen(function*() {
         let hasRun = false
@@ -165,7 +165,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       })
     ))
 
-  it.effect("M-06: the time that a handler blocks the thread counts against its limit when it waits afterwards", () =>
+  it.effect("M-06: the time limit of a waiting handler includes the time that the handler blocked the thread", () =>
     blocking((block) =>
       Effect.gen(function*() {
         for (const [blocked, left] of [[20, 30], [50, 0], [300, 0]] as const) {
@@ -182,7 +182,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       })
     ))
 
-  it.effect("M-06: the time that writing a result blocks the thread counts against its limit", () =>
+  it.effect("M-06: the time limit for writing a result includes the time that writing blocked the thread", () =>
     blocking((block) =>
       Effect.gen(function*() {
         const tool: Tool.Any = {
@@ -201,7 +201,7 @@ describe("a handler that blocks the thread past its time limit", () => {
       })
     ))
 
-  it.live("M-06: by the real clock, on a thread that is really blocked", () =>
+  it.live("M-06: a handler that really blocks its thread past the time limit is a timeout by the real clock", () =>
     Effect.gen(function*() {
       const spin = Effect.sync(() => {
         const until = performance.now() + 60

@@ -53,7 +53,7 @@ describe("siblings.onHalt", () => {
       siblings: { ...Policy.standard.siblings, onHalt, queued }
     }
     for (const [when, moment] of Object.entries(moments)) {
-      it.effect(`M-08, CF-1: ${onHalt} with queued: ${queued}, where the halt comes ${when}`, () =>
+      it.effect(`M-08, CF-1: a halt ${when} under onHalt ${onHalt} and queued ${queued} stops the same calls, batched and in a run`, () =>
         Effect.gen(function*() {
           const recorder = yield* Recorder.make
           const tools = toolsOf(moment, recorder)

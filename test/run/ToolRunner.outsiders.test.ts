@@ -52,7 +52,7 @@ describe("handlers that outlive their turn", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("law 4: nothing starts beside an exclusive handler of an earlier turn that is still stopping", () =>
+  it.effect("law 4: no call starts beside an exclusive handler of an earlier turn that is still stopping", () =>
     Effect.gen(function*() {
       const { seen, measured } = meter()
       const alone = Tool.make("alone", {
@@ -69,7 +69,7 @@ describe("handlers that outlive their turn", () => {
       assert.strictEqual(seen.besideExclusive, 0)
     }))
 
-  it.effect("law 4, law 11: a call that waits behind an exclusive handler that does not stop is answered, and never starts", () =>
+  it.effect("law 4, law 11: a call behind an exclusive handler that does not stop is answered, and never starts", () =>
     Effect.gen(function*() {
       const { seen, measured } = meter()
       const alone = Tool.make("alone", {
@@ -92,7 +92,7 @@ describe("handlers that outlive their turn", () => {
       assert.isAtMost(report.millis, 400)
     }))
 
-  it.effect("R-055, law 11: a deaf shared handler gives its place up after its grace period", () =>
+  it.effect("R-055, law 11: a shared handler that does not stop gives its place up after its grace period", () =>
     Effect.gen(function*() {
       const stubborn = Tool.make("stubborn", { parameters: {}, timeout: 50, handler: () => deaf })
       const quick = Tool.make("quick", { parameters: {}, handler: () => Effect.succeed("ok") })
@@ -117,8 +117,8 @@ describe("handlers that outlive their turn", () => {
     }))
 })
 
-describe("order of results", () => {
-  it.effect("law 1, T-03: results held back in call order are all emitted, whichever call ends last", () =>
+describe("the order of results", () => {
+  it.effect("law 1, T-03: results held back in request order are all emitted, whichever call ends last", () =>
     Effect.gen(function*() {
       const wait = Tool.make("wait", {
         parameters: {},
@@ -135,7 +135,7 @@ describe("order of results", () => {
       assert.deepStrictEqual(tails, ["c0", "c1", "c2"])
     }))
 
-  it.effect("T-12: haltPrecedence completion is the first to complete, also where results are held back", () =>
+  it.effect("T-12: haltPrecedence completion halts by the first completed call, also where results are held back", () =>
     Effect.gen(function*() {
       const stop = Tool.make("stop", {
         parameters: {},
@@ -152,7 +152,7 @@ describe("order of results", () => {
     }))
 })
 
-describe("calls that no provider would take back", () => {
+describe("a malformed call", () => {
   const ping = Tool.make("ping", { parameters: {}, handler: () => Effect.succeed("pong") })
   const threadOf = (...entries: ReadonlyArray<Script.Entry>) =>
     Chat.run("go", { tools: [ping] }).pipe(
@@ -162,7 +162,7 @@ describe("calls that no provider would take back", () => {
       Effect.map((result) => result.thread)
     )
 
-  it.effect("law 9, R-336: a call without an id gets one, another for each", () =>
+  it.effect("law 9, R-336: each call without an id gets an id of its own", () =>
     Effect.gen(function*() {
       const thread = yield* threadOf(Script.toolCall("", "ping"), Script.toolCall("", "ping"))
       const ids = thread.messages.flatMap((message) => message.toolCalls?.map((call) => call.id) ?? [])
@@ -178,7 +178,7 @@ describe("calls that no provider would take back", () => {
       assert.isTrue(thread.messages.every((message) => message.toolCalls === undefined))
     }))
 
-  it.effect("law 9: a made-up name is committed in a form that can be sent", () =>
+  it.effect("law 9: an invalid tool name is committed in a form that providers accept", () =>
     Effect.gen(function*() {
       const thread = yield* threadOf(Script.toolCall("a", "no such.tool"))
       assert.deepStrictEqual(thread.messages[1]?.toolCalls?.map((call) => call.name), ["no_such_tool"])

@@ -88,9 +88,9 @@ const model = Script.make({
   ]
 })
 
-describe("what a handler holds", () => {
+describe("the arguments of a handler", () => {
   for (const [name, parameters] of Object.entries(forms)) {
-    it.effect(`M-20: what a handler does to its arguments is seen nowhere else (${name})`, () =>
+    it.effect(`M-20: changes of a handler to its arguments and its call appear nowhere else, with parameters of ${name}`, () =>
       Effect.gen(function*() {
         const recorder = yield* Recorder.make
         const script = yield* model
@@ -111,7 +111,7 @@ describe("what a handler holds", () => {
       }))
   }
 
-  it.effect("M-20: also where it starts while the model still streams, and where it is awaited", () =>
+  it.effect("M-20: changes of an early handler to its arguments appear in no awaited thread, under every policy", () =>
     Effect.gen(function*() {
       const tool = spoiling({ type: "object" }, { readOnly: true })
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
@@ -122,7 +122,7 @@ describe("what a handler holds", () => {
       }
     }))
 
-  it.effect("M-20: calls that are run without a model, one by one or as a turn", () =>
+  it.effect("M-20: changes of a handler appear in no call given to ToolRunner or StreamingToolExecutor", () =>
     Effect.gen(function*() {
       const tool = spoiling({ type: "object" })
       const { messages } = yield* ToolRunner.run(calls, [tool])
@@ -136,7 +136,7 @@ describe("what a handler holds", () => {
       assert.deepStrictEqual(calls.map(({ id, name }) => [id, name]), [["c0", "read"], ["c1", "read"]])
     }).pipe(Effect.scoped))
 
-  it.effect("M-20: gates, limits and a new attempt may spoil what they are given as well", () =>
+  it.effect("M-20: changes by gates, limits and an attempt appear in no call and in no later attempt", () =>
     Effect.gen(function*() {
       const tool = Tool.make("read", {
         parameters: { type: "object" },
@@ -171,8 +171,8 @@ describe("what a handler holds", () => {
     }))
 })
 
-describe("a copy of data", () => {
-  it("shares no object with it, keeps values that are no data, and accepts cycles and any depth", () => {
+describe("Json.copy", () => {
+  it("a copy shares no object with its original, keeps values other than data, and copies cycles and any depth", () => {
     const at = new Date(0)
     const value: any = { at, list: [1, { a: null }], empty: {}, text: "x", big: 1n, nothing: undefined }
     value.self = value

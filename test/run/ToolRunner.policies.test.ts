@@ -21,7 +21,7 @@ const plain = Tool.make("plain", { parameters: {}, handler })
 const calls = [call("c0", "own"), call("c1", "plain")]
 
 describe("ToolRunner: the error policy of a tool", () => {
-  it.effect("M-32: it decides in the place of the run's, for its own calls alone", () =>
+  it.effect("M-32: the error policy of a tool decides instead of the run's policy, only for calls of that tool", () =>
     Effect.gen(function*() {
       const decide = (words: string) => (_call: Message.ToolCall, _error: unknown) =>
         Effect.succeed(Tool.ErrorDecision.continue(words))
@@ -53,7 +53,7 @@ describe("ToolRunner: the error policy of a tool", () => {
       }
     }))
 
-  it.effect("M-32: it gets what its handler reports, and a ToolError for the rest, once for each", () =>
+  it.effect("M-32: the error policy of a tool receives reported failures, and a ToolError for other failures, once each", () =>
     Effect.gen(function*() {
       const seen: Array<string> = []
       const onToolError = (called: Message.ToolCall, error: NotFound | Tool.ToolError) =>
@@ -72,7 +72,7 @@ describe("ToolRunner: the error policy of a tool", () => {
       assert.sameMembers(seen, ["c0: /a", "c1: handler_raised", "c2: invalid_arguments"])
     }))
 
-  it.effect("M-32: what it fails with is the run's failure, by its type", () =>
+  it.effect("M-32: a decision to fail by a tool's error policy fails the run with its typed error", () =>
     Effect.gen(function*() {
       const tool = Tool.make("own", {
         parameters: {},
@@ -91,7 +91,7 @@ describe("ToolRunner: the error policy of a tool", () => {
       assert.deepStrictEqual(exit, expected)
     }))
 
-  it.effect("M-32: the executor of calls and a tool that is a run have it, too", () =>
+  it.effect("M-32: the error policy of a tool applies in a StreamingToolExecutor and to Tool.fromChat", () =>
     Effect.gen(function*() {
       const tool = Tool.make("own", {
         parameters: {},
@@ -120,7 +120,7 @@ describe("ToolRunner: the error policy of a tool", () => {
       assert.deepStrictEqual(seen, ["ChatFailed"])
     }))
 
-  it("M-32: one that cannot be used is refused where the tool is made", () => {
+  it("M-32: Tool.make refuses an unusable onToolError", () => {
     const odd = ["stop", 1, {}, (_call: unknown) => Effect.void, (_a: unknown, _b: unknown, _c: unknown) => Effect.void]
     for (const onToolError of odd) {
       assert.throws(
