@@ -168,7 +168,7 @@ describe("ToolRunner: thousands of calls", () => {
       }))
   }
 
-  it.effect(`R-054: ${many} exclusive calls, and ${many} calls that yield, are answered in order with a bound of one`, () =>
+  it.effect(`R-054: ${many} exclusive calls and ${many} yielding calls are answered in order under the bound 1`, () =>
     Effect.gen(function*() {
       const index = { index: Schema.Finite }
       const exclusive = Tool.make("n", {

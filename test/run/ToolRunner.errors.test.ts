@@ -237,7 +237,7 @@ describe("ToolRunner: onToolError as a function", () => {
       })
     }))
 
-  it.effect("B-18, R-068: the error policy receives a failure as the handler reported it", () =>
+  it.effect("B-18, R-068: the error policy receives the very failure reported by the handler", () =>
     Effect.gen(function*() {
       const policy = policyOf(() => Effect.succeed(Tool.ErrorDecision.continue("so be it")))
       assert.strictEqual((yield* answerOf("fail", policy.options)).content, "so be it")

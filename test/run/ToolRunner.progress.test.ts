@@ -61,7 +61,7 @@ const policies = {
 } as const
 
 describe("ToolRunner: progress", () => {
-  it.effect("R-103: progress comes between start and completion, when it is made", () =>
+  it.effect("R-103: progress is emitted when reported, between start and completion", () =>
     Effect.gen(function*() {
       const { line, events } = yield* watched(ToolRunner.stream(calling("reporting"), [reporting(3, Effect.sleep(10))]))
       assert.deepStrictEqual(line, [
@@ -81,7 +81,7 @@ describe("ToolRunner: progress", () => {
     }))
 
   for (const [name, policy] of Object.entries(policies)) {
-    it.effect(`R-101, R-103: ${name}: a call's events keep their order around its progress`, () =>
+    it.effect(`R-101, R-103: the events of a call keep their order around its progress under the policy ${name}`, () =>
       Effect.gen(function*() {
         const calls = calling("reporting", "reporting", "reporting")
         const { events } = yield* watched(ToolRunner.stream(calls, [reporting(3, Effect.sleep(10))], { policy }))
@@ -98,7 +98,7 @@ describe("ToolRunner: progress", () => {
         }
       }))
 
-    it.effect(`R-103: ${name}: of 10,000 unread reports few are kept, the latest among them, and no result is lost`, () =>
+    it.effect(`R-103: of 10,000 unread reports a reader gets few with the latest, and every result, under the policy ${name}`, () =>
       Effect.gen(function*() {
         const done = yield* Latch.make()
         const last = Tool.make("last", { parameters: {}, handler: () => Effect.as(done.open, "done") })
@@ -121,7 +121,7 @@ describe("ToolRunner: progress", () => {
       }))
   }
 
-  it.effect("R-103: a reader that keeps up misses nothing", () =>
+  it.effect("R-103: a reader that keeps up reads every report", () =>
     Effect.gen(function*() {
       const { events } = yield* watched(ToolRunner.stream(calling("reporting"), [reporting(500, Effect.sleep(1))]))
       assert.deepStrictEqual(stepsOf(events), Array.from({ length: 500 }, (_, index) => index + 1))
@@ -162,7 +162,7 @@ describe("ToolRunner: progress", () => {
 })
 
 describe("ToolRunner: slow readers", () => {
-  it.effect("R-112: a reader that stops after the first event makes no tool time out and holds up no queued one", () =>
+  it.effect("R-112: a reader that stops after the first event makes no tool time out, and holds up no queued call", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const slow = Tool.make("slow", {
@@ -181,7 +181,7 @@ describe("ToolRunner: slow readers", () => {
       assert.deepStrictEqual(results, ["slow", "slow", "slow"])
     }))
 
-  it.effect("R-112: a reader that is away does not put off a timeout", () =>
+  it.effect("R-112: an absent reader does not delay a timeout", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const never = Tool.make("never", { parameters: {}, handler: recorder.handler(() => Effect.never) })
@@ -213,7 +213,7 @@ describe("ToolRunner: slow readers", () => {
       assert.strictEqual(yield* Effect.flip(pull), "fatal")
     }))
 
-  it.effect("R-111: leaving without having read the rest stops what runs", () =>
+  it.effect("R-111: closing a partly read stream interrupts its handlers", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const never = Tool.make("never", { parameters: {}, handler: recorder.handler(() => Effect.never) })
@@ -224,7 +224,7 @@ describe("ToolRunner: slow readers", () => {
       assert.deepInclude(yield* recorder.counts("never"), { starts: 2, interrupts: 2, finalizers: 2, live: 0 })
     }))
 
-  it.effect("R-111: the end of the stream is the end of what runs: it waits for handlers that are stopping", () =>
+  it.effect("R-111: the stream ends only after its stopping handlers have ended", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const reluctant = Tool.make("reluctant", {
@@ -244,7 +244,7 @@ describe("ToolRunner: slow readers", () => {
       assert.deepInclude(yield* recorder.counts(), { live: 0, finalizers: 1 })
     }))
 
-  it.effect("R-111: giving up a pull is leaving: what runs is stopped, and the next pull is the end", () =>
+  it.effect("R-111: an interrupted pull interrupts the handlers, and the next pull is the end", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const never = Tool.make("never", { parameters: {}, handler: recorder.handler(() => Effect.never) })

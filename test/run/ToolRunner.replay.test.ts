@@ -73,15 +73,15 @@ const unknownText =
   "{\"error\":\"tool error (charge): unknown_effect: the run was interrupted before the result of the call " +
   "was recorded: it may have had its effect, or not\",\"code\":\"unknown_effect\"}"
 
-describe("calls of which it is not known whether they had their effect", () => {
+describe("a call with an unknown effect", () => {
   for (
     const [how, options] of [
       ["is idempotent", { idempotent: true }],
       ["is read-only", { readOnly: true }],
-      ["says so", { afterCrash: "retry" }]
+      ["has afterCrash \"retry\"", { afterCrash: "retry" }]
     ] as const
   ) {
-    it.effect(`D-01: a tool that ${how} is tried again, with its key and as the next attempt`, () =>
+    it.effect(`D-01: the call of a tool that ${how} is retried, with its key and as the next attempt`, () =>
       Effect.gen(function*() {
         const { calls, charge } = charging(options)
         const events = yield* eventsOf([charge], { a: started })
@@ -97,12 +97,12 @@ describe("calls of which it is not known whether they had their effect", () => {
 
   for (
     const [how, options] of [
-      ["says nothing", {}],
-      ["says so", { afterCrash: "report" }],
-      ["says so although it is idempotent", { idempotent: true, afterCrash: "report" }]
+      ["declares nothing", {}],
+      ["has afterCrash \"report\"", { afterCrash: "report" }],
+      ["is idempotent and has afterCrash \"report\"", { idempotent: true, afterCrash: "report" }]
     ] as const
   ) {
-    it.effect(`D-01: a tool that ${how} is reported as unknown, and the error policy is not asked`, () =>
+    it.effect(`D-01: the call of a tool that ${how} is reported as unknown, and the error policy is not asked`, () =>
       Effect.gen(function*() {
         const { calls, charge } = charging(options)
         for (const onToolError of ["continue", "halt", () => Effect.die("is not asked")] as const) {
@@ -115,7 +115,7 @@ describe("calls of which it is not known whether they had their effect", () => {
       }))
   }
 
-  it.effect("D-01: a reported call stops no call beside it", () =>
+  it.effect("D-01: a call reported as unknown stops no call beside it", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging()
       const policy: Policy.Policy = {
@@ -132,7 +132,7 @@ describe("calls of which it is not known whether they had their effect", () => {
       assert.strictEqual(calls.length, 1)
     }))
 
-  it.effect("D-01: a tool that says ask is put to a person", () =>
+  it.effect("D-01: the call of a tool with afterCrash \"ask\" is put to a person", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging({ afterCrash: "ask" })
       const result = yield* runChat("go", { tools: [charge] }, resumed({ a: started })).pipe(
@@ -148,7 +148,7 @@ describe("calls of which it is not known whether they had their effect", () => {
       assert.deepStrictEqual(calls, [])
     }))
 
-  it.effect("D-01: long arguments are cut in the question", () =>
+  it.effect("D-01: the question about an unknown call cuts long arguments", () =>
     Effect.gen(function*() {
       const { charge } = charging({ afterCrash: "ask" })
       const calls = [Message.toolCall("a", "charge", { amount: `${"0".repeat(2_000)}5` })]
@@ -157,7 +157,7 @@ describe("calls of which it is not known whether they had their effect", () => {
       assert.isBelow(question?.length ?? Infinity, 1_200, JSON.stringify(tail))
     }))
 
-  it.effect("D-01: a tool that says fail ends the run, whatever the error policy says", () =>
+  it.effect("D-01: the call of a tool with afterCrash \"fail\" ends the run, whatever the error policy decides", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging({ afterCrash: "fail" })
       for (const onToolError of ["continue", () => Effect.die("is not asked")] as const) {
@@ -172,7 +172,7 @@ describe("calls of which it is not known whether they had their effect", () => {
       assert.deepStrictEqual(calls, [])
     }))
 
-  it.effect("a call that had not started runs like any other, whatever its tool says", () =>
+  it.effect("a call that had not started runs normally, whatever afterCrash says", () =>
     Effect.gen(function*() {
       for (const afterCrash of ["retry", "report", "ask", "fail"] as const) {
         const { calls, charge } = charging({ afterCrash })
@@ -183,8 +183,8 @@ describe("calls of which it is not known whether they had their effect", () => {
       }
     }))
 
-  describe("lookUp", () => {
-    it.effect("D-01: what it finds is the outcome, by the schema of the tool, and the handler does not run", () =>
+  describe("Tool.lookUp", () => {
+    it.effect("D-01: a found value is the outcome by the success schema of the tool, and the handler does not run", () =>
       Effect.gen(function*() {
         const seen: Array<unknown> = []
         const closed: Array<string> = []
@@ -203,14 +203,14 @@ describe("calls of which it is not known whether they had their effect", () => {
         assert.deepStrictEqual([calls, closed], [[], ["closed"]])
       }))
 
-    it.effect("D-01: where it finds nothing the call runs, with its key", () =>
+    it.effect("D-01: a call whose lookUp finds nothing runs, with its key", () =>
       Effect.gen(function*() {
         const { calls, charge } = charging({ lookUp: () => Effect.succeedNone })
         assert.strictEqual(contentOf(yield* eventsOf([charge], { a: started })), "{\"charged\":5}")
         assert.deepStrictEqual(calls, [{ idempotencyKey: "r0:3:0:a", attempt: 2 }])
       }))
 
-    it.effect("a halt, a question and parts that it finds are what a handler's are", () =>
+    it.effect("a found halt, question or content acts like a handler's result", () =>
       Effect.gen(function*() {
         const finding = (value: unknown) =>
           eventsOf([charging({ lookUp: () => Effect.succeedSome(value) }).charge], {
@@ -238,10 +238,10 @@ describe("calls of which it is not known whether they had their effect", () => {
         }],
         ["interrupts itself", () => Effect.interrupt],
         ["returns a promise", async () => Option.none()],
-        ["finds something that is no Option", () => Effect.succeed({ charged: 5 })]
+        ["returns no Option", () => Effect.succeed({ charged: 5 })]
       ] as const
     ) {
-      it.effect(`D-09: one that ${how} tells nothing: the call is reported as unknown and not tried again`, () =>
+      it.effect(`D-09: a call whose lookUp ${how} is reported as unknown, and does not run again`, () =>
         Effect.gen(function*() {
           const { calls, charge } = charging({ lookUp, idempotent: true })
           const tail = last(yield* eventsOf([charge], { a: started }))
@@ -250,7 +250,7 @@ describe("calls of which it is not known whether they had their effect", () => {
         }))
     }
 
-    it.effect("D-09: one that takes longer than the call may is answered by its timeout", () =>
+    it.effect("D-09: a call whose lookUp exceeds the call's timeout is answered by that timeout", () =>
       Effect.gen(function*() {
         const { calls, charge } = charging({ lookUp: () => Effect.never, timeout: "3 seconds" })
         const fiber = yield* Effect.forkChild(eventsOf([charge], { a: started }))
@@ -260,7 +260,7 @@ describe("calls of which it is not known whether they had their effect", () => {
         assert.deepStrictEqual(calls, [])
       }))
 
-    it.effect("it holds the permits of the call", () =>
+    it.effect("lookUp holds the permits of its call", () =>
       Effect.gen(function*() {
         let running = 0
         let most = 0
@@ -280,7 +280,7 @@ describe("calls of which it is not known whether they had their effect", () => {
   })
 })
 
-describe("calls that are replayed", () => {
+describe("a replayed call", () => {
   const question = {
     _tag: "AskUserRequested",
     toolCallId: "a",
@@ -289,7 +289,7 @@ describe("calls that are replayed", () => {
     opts: []
   } as const
 
-  it.effect("one that had started is not asked about again, one that had not is", () =>
+  it.effect("the gates are not asked again about a started call, but about a call that had not started", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const { charge } = charging({
@@ -308,7 +308,7 @@ describe("calls that are replayed", () => {
       )
     }))
 
-  it.effect("a recorded outcome is the outcome, and its events are marked", () =>
+  it.effect("a recorded outcome is the outcome of its call, and its events are marked as replayed", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging()
       const message = Message.tool("a", "{\"charged\":9}")
@@ -340,7 +340,7 @@ describe("calls that are replayed", () => {
       assert.deepStrictEqual(calls, [])
     }))
 
-  it.effect("what is known already is not recorded again", () =>
+  it.effect("an outcome known from the journal is not recorded again", () =>
     Effect.gen(function*() {
       const { charge } = charging()
       const records: Array<string> = []
@@ -350,7 +350,7 @@ describe("calls that are replayed", () => {
       assert.deepStrictEqual(records, ["answered c"])
     }))
 
-  it.effect("the mark of a question does not reach the suspension", () =>
+  it.effect("the suspension of a replayed question has no replay mark", () =>
     Effect.gen(function*() {
       const { charge } = charging()
       const known: Known = { ...started, waits: question }
@@ -363,7 +363,7 @@ describe("calls that are replayed", () => {
       ])
     }))
 
-  it.effect("a failed attempt that was recorded is followed by the next, with the attempts counted on", () =>
+  it.effect("a recorded failed attempt is followed by the next attempt number", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging({ retry: Schedule.recurs(1) })
       const known: Known = { ...started, attempt: 3, isGranted: true }
@@ -372,7 +372,7 @@ describe("calls that are replayed", () => {
       assert.deepStrictEqual(last(events), { _tag: "ToolResultEncoded", id: "a", content: "{\"charged\":5}" })
     }))
 
-  it.effect("an attempt that fails is recorded where another one is granted, and the answer of the last one", () =>
+  it.effect("a failed attempt is recorded when another attempt follows, and the last attempt as the answer", () =>
     Effect.gen(function*() {
       const records: Array<string> = []
       const busy = Tool.make("charge", {
@@ -389,7 +389,7 @@ describe("calls that are replayed", () => {
     answer: Answers.replayed("a", { message: { ...Message.tool("a", "it took too long"), isError: true } })
   }
 
-  it.effect("D-05: a call that a timeout had answered keeps that answer, and does not run", () =>
+  it.effect("D-05: a call answered by a timeout keeps that answer, and does not run", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging({ idempotent: true })
       const asked = () => Effect.die("is not asked")
@@ -404,7 +404,7 @@ describe("calls that are replayed", () => {
       assert.deepStrictEqual(calls, [])
     }))
 
-  it.effect("D-05: such an answer in a run that it had ended ends it again, and stops what waits", () =>
+  it.effect("D-05: a replayed answer that had halted its run halts the run again, and stops waiting calls", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging()
       const halted: Known = {
@@ -425,7 +425,7 @@ describe("calls that are replayed", () => {
       assert.deepStrictEqual(calls, [])
     }))
 
-  it.effect("the runs of handlers are not replayed", () =>
+  it.effect("a nested run of a replayed call is not replayed", () =>
     Effect.gen(function*() {
       const { calls, charge } = charging()
       const nested = Tool.make("nested", {
@@ -440,7 +440,7 @@ describe("calls that are replayed", () => {
       assert.deepInclude(calls[0], { attempt: 1 })
     }))
 
-  it.effect("a mark is in the wire form of an event, and changes nothing of what events fold into", () =>
+  it.effect("the replay mark survives the wire, and does not change a collected response", () =>
     Effect.gen(function*() {
       const { charge } = charging()
       const model = Script.layer([[Script.toolCall("a", "charge", { amount: "5" }), Script.finish("tool_calls")], [

@@ -46,7 +46,7 @@ const lone = /[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uD
 const huge = "x".repeat(5_000_000)
 
 describe("ToolRunner: the result limit", () => {
-  it.effect("M-18: by default a model reads 32,768 characters of a result at most, its head and its tail", () =>
+  it.effect("M-18: by default a model reads at most 32,768 characters of a result, its head and its tail", () =>
     Effect.gen(function*() {
       assert.strictEqual(Policy.standard.resultLimit, 32_768)
       const text = lines(60_000)
@@ -61,7 +61,7 @@ describe("ToolRunner: the result limit", () => {
       assert.closeTo(head.length, tail.length, 200)
     }))
 
-  it.effect("M-18: five million characters in one line are cut as well, and the event has the original length", () =>
+  it.effect("M-18: one line of five million characters is cut, and the event has the original length", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(ToolRunner.stream(call, [giving(huge)]))
       const { content, originalLength } = only(events, "ToolResultEncoded")
@@ -71,14 +71,14 @@ describe("ToolRunner: the result limit", () => {
       assert.deepStrictEqual(only(events, "ToolExecutionCompleted").result, { _tag: "Ok", value: huge })
     }))
 
-  it.effect("M-18: what fits stays whole, to the character", () =>
+  it.effect("M-18: a result as long as the limit stays whole", () =>
     Effect.gen(function*() {
       const text = "y".repeat(32_768)
       assert.strictEqual(yield* contentOf(giving(text)), text)
       assert.isAtMost((yield* contentOf(giving(`${text}y`))).length, 32_768)
     }))
 
-  it.effect("M-18: `maxResultChars` is the tool's own limit; 0 and Infinity mean no limit", () =>
+  it.effect("M-18: `maxResultChars` is the limit of a tool, where 0 and Infinity mean no limit", () =>
     Effect.gen(function*() {
       for (const maxResultChars of [0, Infinity]) {
         assert.strictEqual(yield* contentOf(giving(huge, { maxResultChars })), huge)
@@ -91,7 +91,7 @@ describe("ToolRunner: the result limit", () => {
       assert.isAtLeast(long.length, 99_900)
     }))
 
-  it.effect("M-18: Policy.resultLimit is the limit of all tools without one of their own; 0 and Infinity mean no limit", () =>
+  it.effect("M-18: Policy.resultLimit is the limit of tools without their own limit, where 0 and Infinity mean no limit", () =>
     Effect.gen(function*() {
       const limited = (resultLimit: number) => ({ policy: { ...Policy.standard, resultLimit } })
       assert.isAtMost((yield* contentOf(giving(lines(100)), limited(1000))).length, 1000)
@@ -102,7 +102,7 @@ describe("ToolRunner: the result limit", () => {
       }
     }))
 
-  it.effect("M-18, R-039: Policy.allm and Policy.falai have no default, keep the head alone, and leave errors whole", () =>
+  it.effect("M-18, R-039: Policy.allm and Policy.falai have no default limit, keep only the head, and leave errors whole", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.allm, Policy.falai]) {
         assert.strictEqual(yield* contentOf(giving(huge), { policy }), huge)
@@ -113,7 +113,7 @@ describe("ToolRunner: the result limit", () => {
       }
     }))
 
-  it.effect("M-18: an error has 8,192 characters at most, whatever the tool's own limit is", () =>
+  it.effect("M-18: an error has at most 8,192 characters, whatever the tool's own limit", () =>
     Effect.gen(function*() {
       for (const maxResultChars of [undefined, 10, Infinity]) {
         const failing = Tool.make("give", {
@@ -132,7 +132,7 @@ describe("ToolRunner: the result limit", () => {
       assert.strictEqual(halted.halt?.haltedReason, "tool_error")
     }))
 
-  it.effect("M-18: the result of a halt, and what a policy puts in the place of an error, are cut as well", () =>
+  it.effect("M-18: the result of a halt and the replacement of an error are cut at the limit", () =>
     Effect.gen(function*() {
       const halting = Tool.make("give", {
         parameters: anything,
@@ -146,7 +146,7 @@ describe("ToolRunner: the result limit", () => {
       assert.isAtMost(replaced.length, 32_768)
     }))
 
-  it.effect("R-039: under a policy that keeps the head, what is put in the place of an error is no result to be cut", () =>
+  it.effect("R-039: Policy.allm and Policy.falai leave the replacement of an error whole", () =>
     Effect.gen(function*() {
       const failing = Tool.make("give", { parameters: anything, maxResultChars: 100, handler: () => Effect.fail("no") })
       for (const policy of [Policy.allm, Policy.falai]) {
@@ -158,7 +158,7 @@ describe("ToolRunner: the result limit", () => {
       }
     }))
 
-  it.effect("M-18: a run, awaited and streamed, a tool that starts early, and an approved call of a session", () =>
+  it.effect("M-18: the limit applies in awaited and streamed runs, to early tools, and to an approved call of a session", () =>
     Effect.gen(function*() {
       const script = Script.layer([
         [Script.toolCall("c0", "give"), Script.finish("tool_calls")],
@@ -183,7 +183,7 @@ describe("ToolRunner: the result limit", () => {
       assert.isAtMost(String(session.thread.messages[2]?.content).length, 32_768)
     }))
 
-  it.effect("M-18: StreamingToolExecutor has falai's rules: no default", () =>
+  it.effect("M-18: a StreamingToolExecutor has no default limit", () =>
     Effect.gen(function*() {
       const executor = yield* StreamingToolExecutor.make()
       const tool = giving(huge)
@@ -194,10 +194,10 @@ describe("ToolRunner: the result limit", () => {
     }).pipe(Effect.scoped))
 })
 
-describe("ToolRunner: the place of the cut", () => {
+describe("ToolRunner: where a result is cut", () => {
   const cut = (text: string, maxResultChars: number) => contentOf(giving(text, { maxResultChars }))
 
-  it.effect("M-18: lines longer than half of what there is room for are cut where the room ends", () =>
+  it.effect("M-18: a line longer than half of the limit is cut where the room ends", () =>
     Effect.gen(function*() {
       const text = `a\n${"b".repeat(5000)}\nc`
       const { head, tail } = parts(yield* cut(text, 1000))
@@ -206,7 +206,7 @@ describe("ToolRunner: the place of the cut", () => {
       assert.isTrue(text.startsWith(head) && text.endsWith(tail))
     }))
 
-  it.effect("M-18: CRLF stays together, and a text that ends in a line end keeps it", () =>
+  it.effect("M-18: a cut never splits CRLF, and keeps a line end at the end of the text", () =>
     Effect.gen(function*() {
       const text = `${lines(200, 40).replaceAll("\n", "\r\n")}\r\n`
       const { head, tail } = parts(yield* cut(text, 1000))
@@ -231,7 +231,7 @@ describe("ToolRunner: the place of the cut", () => {
   })
 
   property(
-    "M-18: of any text at any limit: within it, head and tail as they were, the count true, no pair split",
+    "M-18: a cut of any text at any limit fits, keeps its head and tail, counts correctly and splits no pair",
     texts,
     ({ limit, pieces, times }) =>
       Effect.map(cut(pieces.join("").repeat(times), limit), (content) => {
@@ -262,7 +262,7 @@ describe("ToolRunner: the place of the cut", () => {
   )
 })
 
-describe("Session: the limit of results that are submitted", () => {
+describe("the limit of a submitted result", () => {
   const handing = (maxResultChars?: number) =>
     Tool.make("give", {
       parameters: anything,
@@ -303,7 +303,7 @@ describe("Session: the limit of results that are submitted", () => {
       return contents[0]
     }).pipe(Effect.provide(Session.Store.layerMemory))
 
-  it.effect("M-18: the limit of the tool or of the policy holds, in the thread, the store, the event and the request", () =>
+  it.effect("M-18: a submitted result is cut at the limit of the tool or the policy, in thread, store, event and request", () =>
     Effect.gen(function*() {
       const ways = [
         (session: Session.Session) => Session.answer(session, "c0", long),
@@ -329,7 +329,7 @@ describe("Session: the limit of results that are submitted", () => {
       }
     }))
 
-  it.effect("M-18, M-19: the texts among submitted parts are cut together, and an answer to a question is not", () =>
+  it.effect("M-18, M-19: texts among submitted parts are cut together, and an answer to a question is not cut", () =>
     Effect.gen(function*() {
       const content = yield* submitted(
         { tools: [handing(1_000)] },

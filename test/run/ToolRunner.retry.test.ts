@@ -47,12 +47,12 @@ const model = Script.layer([
 
 const content = "{\"error\":\"no\"}"
 
-describe("retries of a tool that blocks interruption", () => {
+describe("the retries of a blocking tool", () => {
   for (const { name, schedule, stopAt, until } of moments) {
     const isNext = until > stopAt
     const expected: ReadonlyArray<Entry> = [["start", 0], ["end", 20], ...isNext ? later : []]
 
-    it.effect(`M-41: stopped softly ${name}: no attempt starts, and the last failure is the answer`, () =>
+    it.effect(`M-41: no attempt starts after a soft stop ${name}, and the last failure is the answer`, () =>
       Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const { at, value } = yield* elapsed(
@@ -64,7 +64,7 @@ describe("retries of a tool that blocks interruption", () => {
         assert.notProperty(value, "abandoned")
       }))
 
-    it.effect(`M-41: at its deadline ${name}`, () =>
+    it.effect(`M-41: no attempt starts after the deadline ${name}`, () =>
       Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const { at } = yield* elapsed(
@@ -74,7 +74,7 @@ describe("retries of a tool that blocks interruption", () => {
         assert.strictEqual(at, until)
       }))
 
-    it.effect(`M-41: interrupted ${name}`, () =>
+    it.effect(`M-41: no attempt starts after an interruption ${name}`, () =>
       Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const fiber = yield* Effect.forkChild(ToolRunner.run(calls, [tool], { grace: 1000 }), {
@@ -85,7 +85,7 @@ describe("retries of a tool that blocks interruption", () => {
         assert.deepStrictEqual(log, expected)
       }))
 
-    it.effect(`M-41: Chat under Policy.falai, whose default it is, cancelled or left ${name}`, () =>
+    it.effect(`M-41: no attempt starts after a stop or an interruption of Chat under Policy.falai ${name}`, () =>
       Effect.gen(function*() {
         for (const isLeft of [false, true]) {
           const start = yield* Clock.currentTimeMillis
@@ -105,7 +105,7 @@ describe("retries of a tool that blocks interruption", () => {
         }
       }))
 
-    it.effect(`M-41: StreamingToolExecutor, discarded ${name}`, () =>
+    it.effect(`M-41: no attempt starts after StreamingToolExecutor was discarded ${name}`, () =>
       Effect.scoped(Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const executor = yield* StreamingToolExecutor.make({ grace: 1000 })
@@ -118,7 +118,7 @@ describe("retries of a tool that blocks interruption", () => {
       })))
   }
 
-  it.effect("M-41: without a stop it is attempted as often as its schedule allows, which receives the failure", () =>
+  it.effect("M-41: without a stop the tool is attempted as often as its schedule allows, and the schedule receives each failure", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const schedule = Schedule.recurs(3).pipe(Schedule.while(({ input }) => seen.push(input) > 0))

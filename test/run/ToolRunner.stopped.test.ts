@@ -61,7 +61,7 @@ const run = (way: Way, handler: Effect.Effect<unknown>, grace: Grace) => {
 
 describe("O-09: the answer of a stopped call", () => {
   for (const way of Object.keys(ways) as ReadonlyArray<Way>) {
-    it.effect(`O-09: waits for its handler and tells whether it has ended: ${way}`, () =>
+    it.effect(`O-09: the answer of a stopped call waits for its handler, and says whether the handler has ended (${way})`, () =>
       Effect.gen(function*() {
         const [, word, detail] = ways[way]
         for (const [name, [handler, alive]] of Object.entries(handlers)) {
@@ -91,7 +91,7 @@ describe("O-09: the answer of a stopped call", () => {
       }))
   }
 
-  it.effect("O-09: a call that waits or is gated is answered at once", () =>
+  it.effect("O-09: a waiting or gated call is cancelled within the grace period of a stop", () =>
     Effect.gen(function*() {
       const deaf = Effect.uninterruptible(Effect.never)
       const gated = Tool.make("gated", { parameters: {}, authorize: () => deaf, handler: () => Effect.void })
@@ -115,7 +115,7 @@ describe("O-09: the answer of a stopped call", () => {
       ])
     }))
 
-  it.effect("O-09: a blocking handler has one turn at the end of its grace period, and is abandoned behind that", () =>
+  it.effect("O-09: a blocking handler has one turn to stop after its grace period, and is abandoned afterwards", () =>
     Effect.gen(function*() {
       const rows = [
         [Effect.never, "cancelled"],
@@ -134,7 +134,7 @@ describe("O-09: the answer of a stopped call", () => {
       }
     }))
 
-  it.effect("O-09: a timeout is a failure whether or not its handler has ended: onToolError decides, siblings stop", () =>
+  it.effect("O-09: a timeout is a failure, also of an abandoned handler: onToolError decides, and siblings stop", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const onToolError = (_: Message.ToolCall, error: unknown) =>
@@ -164,7 +164,7 @@ describe("O-09: the answer of a stopped call", () => {
       assert.deepStrictEqual([asked.length, stopped.value.halt], [1, undefined], "a stop is no failure")
     }))
 
-  it.effect("O-09: a call is abandoned where a run that it started has abandoned a call", () =>
+  it.effect("O-09: a call whose nested run has abandoned a call is abandoned", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
       const model = () => Script.layer([[Script.toolCall("i", "deaf"), Script.finish("tool_calls")]])
@@ -189,7 +189,7 @@ describe("O-09: the answer of a stopped call", () => {
       }
     }))
 
-  it.effect("O-09: StreamingToolExecutor says so in the metadata", () =>
+  it.effect("O-09: a StreamingToolExecutor marks an abandoned call in the result metadata", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
       for (
@@ -213,7 +213,7 @@ describe("O-09: the answer of a stopped call", () => {
       }
     }))
 
-  it.effect("O-09: the awaited run, the streamed run, and both protocols of pages say the same", () =>
+  it.effect("O-09: awaited run, streamed run, UI stream and AG-UI report the same abandoned call", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
       const script = () => Script.layer([[Script.toolCall("c0", "deaf"), Script.finish("tool_calls")]])
@@ -246,7 +246,7 @@ describe("O-09: the answer of a stopped call", () => {
     }))
 
   for (const others of [0, 1, 2]) {
-    it.effect(`O-09: a session's journal has the answer, the end of the run and the report, beside ${others} calls`, () =>
+    it.effect(`O-09: the journal of a session with an abandoned call and ${others} others has all answers, the run end and the report`, () =>
       Effect.gen(function*() {
         const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
         const block = Tool.make("block", { parameters: {}, interrupt: "block", handler: () => Effect.never })

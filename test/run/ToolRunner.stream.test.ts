@@ -29,7 +29,7 @@ const collect = (
 ) => Effect.map(watched(ToolRunner.stream(calls, tools, options)), ({ events }) => events)
 
 describe("ToolRunner.stream: events of a call", () => {
-  it.effect("T-01, R-101, R-105, R-106: started, completed with the raw result, encoded, and the end", () =>
+  it.effect("T-01, R-101, R-105, R-106: a call emits its start, its completion with the raw result, and its encoded result", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* collect([call("c0", "echo", { x: 1 })], [Tools.echo]), [
         { _tag: "ToolExecutionStarted", id: "c0", name: "echo", arguments: { x: 1 } },
@@ -38,7 +38,7 @@ describe("ToolRunner.stream: events of a call", () => {
       ])
     }))
 
-  it.effect("T-04, R-106: a question is emitted raw with its options, and requested", () =>
+  it.effect("T-04, R-106: a question emits its raw result with its options, and AskUserRequested", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual((yield* collect(calling("ask"), [Tools.ask])).slice(1), [
         { _tag: "ToolExecutionCompleted", id: "c0", name: "ask", result: Tool.askUser("Which city?", []) },
@@ -48,7 +48,7 @@ describe("ToolRunner.stream: events of a call", () => {
       assert.deepInclude(requested, { _tag: "AskUserRequested", opts: [{ kind: "pick" }] })
     }))
 
-  it.effect("T-05, R-106, R-108: a halt is emitted raw, and its tail carries the encoded content", () =>
+  it.effect("T-05, R-106, R-108: a halt emits its raw result, and ToolHalt with the encoded content", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual((yield* collect(calling("stop1"), [Tools.stop1])).slice(1), [
         { _tag: "ToolExecutionCompleted", id: "c0", name: "stop1", result: Tool.halt("done_early", { v: 1 }) },
@@ -56,7 +56,7 @@ describe("ToolRunner.stream: events of a call", () => {
       ])
     }))
 
-  it.effect("T-06, R-106, R-107: a failure under halt ends in a halt tail that carries the error, and is not encoded as a result", () =>
+  it.effect("T-06, R-106, R-107: a failure under halt ends in ToolHalt with the error, without ToolResultEncoded", () =>
     Effect.gen(function*() {
       const events = yield* collect(calling("boom"), [Tools.boom], { onToolError: "halt" })
       assert.deepStrictEqual(events.map((event) => event._tag), [
@@ -77,7 +77,7 @@ describe("ToolRunner.stream: events of a call", () => {
       })
     }))
 
-  it.effect("R-106: a reported failure is emitted as it was reported, and a replacement as the result", () =>
+  it.effect("R-106: a reported failure is emitted as reported, and a replacement as the result", () =>
     Effect.gen(function*() {
       const failed = only(yield* collect(calling("fail"), [Tools.fail]), "ToolExecutionCompleted")
       assert.deepStrictEqual(failed.result, { _tag: "Error", error: Tools.notFound })
@@ -86,7 +86,7 @@ describe("ToolRunner.stream: events of a call", () => {
       assert.deepStrictEqual(replaced.result, { _tag: "Ok", value: [1] })
     }))
 
-  it.effect("T-08, R-109: a timeout is emitted as any other failure, with no tag of its own, when the time is up", () =>
+  it.effect("T-08, R-109: a timeout is emitted when its time is up, as a failure without a tag of its own", () =>
     Effect.gen(function*() {
       const { line, at, events } = yield* watched(
         ToolRunner.stream(calling("slow"), [Tools.slow(200)], { toolTimeout: 50 })
@@ -101,7 +101,7 @@ describe("ToolRunner.stream: events of a call", () => {
       assert.deepInclude(result._tag === "Error" ? result.error : undefined, { _tag: "ToolError", reason: "timeout" })
     }))
 
-  it.effect("T-07, R-100: allm: an unknown name is exactly one error event, and nothing runs", () =>
+  it.effect("T-07, R-100: under allm an unknown tool name emits exactly one error event, and no call runs", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo = Tool.make("echo", { parameters: {}, handler: recorder.handler(() => Effect.void) })
@@ -113,14 +113,14 @@ describe("ToolRunner.stream: events of a call", () => {
       assert.strictEqual((yield* recorder.counts()).starts, 0)
     }))
 
-  it.effect("R-100: no calls, no events; unusable options are defects of the stream", () =>
+  it.effect("R-100: a stream without calls emits nothing, and an unusable option is a defect of the stream", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* collect([], [Tools.echo]), [])
       const defect = yield* defectOf(Stream.runDrain(ToolRunner.stream([], [], { maxConcurrency: 0 })))
       assert.include(defect.message, "maxConcurrency")
     }))
 
-  it.effect("R-100: by default an unknown name is answered without a start", () =>
+  it.effect("R-100: by default a call of an unknown tool is answered without a start", () =>
     Effect.gen(function*() {
       const events = yield* collect(calling("ghost"), [Tools.echo])
       assert.deepStrictEqual(events.map((event) => event._tag), ["ToolExecutionCompleted", "ToolResultEncoded"])
@@ -131,7 +131,7 @@ describe("ToolRunner.stream: order", () => {
   const calls = calling("slow", "echo")
   const tools = [Tools.slow(60), Tools.echo]
 
-  it.effect("T-02, R-102: groups come as calls complete, and each call's events in order", () =>
+  it.effect("T-02, R-102: call groups come as calls complete, and the events of each call in order", () =>
     Effect.gen(function*() {
       const { line } = yield* watched(ToolRunner.stream(calls, tools))
       assert.deepStrictEqual(line, [
@@ -144,7 +144,7 @@ describe("ToolRunner.stream: order", () => {
       ])
     }))
 
-  it.effect("T-03, R-102: in request order results wait for those of earlier calls, and starts do not", () =>
+  it.effect("T-03, R-102: in request order results wait for the results of earlier calls, and starts do not wait", () =>
     Effect.gen(function*() {
       const three = calling("slow", "echo", "mid")
       const { line } = yield* watched(
@@ -163,7 +163,7 @@ describe("ToolRunner.stream: order", () => {
       ])
     }))
 
-  it.effect("T-11, R-103: a start is seen when it happens", () =>
+  it.effect("T-11, R-103: a start is emitted when it happens", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const stream = ToolRunner.stream(calling("slow"), [Tools.slow(60)])
@@ -174,7 +174,7 @@ describe("ToolRunner.stream: order", () => {
       assert.deepStrictEqual(yield* recorder.at("ToolResultEncoded"), [60])
     }))
 
-  it.effect("T-11, R-101, R-103: grouped, as allm has it, each call's events are adjacent", () =>
+  it.effect("T-11, R-101, R-103: under grouped events, as in allm, the events of each call are adjacent", () =>
     Effect.gen(function*() {
       const trio = (at: number, id: string) =>
         (["ToolExecutionStarted", "ToolExecutionCompleted", "ToolResultEncoded"] as const).map((tag) =>
@@ -189,7 +189,7 @@ describe("ToolRunner.stream: order", () => {
       assert.deepStrictEqual(line, [...trio(60, "c0"), ...trio(60, "c1")])
     }))
 
-  it.effect("R-112: a handler does not hold up the events of others", () =>
+  it.effect("R-112: a handler does not hold up the events of other calls", () =>
     Effect.gen(function*() {
       const many = Array.from({ length: 5 }, (_, index) => Tools.slow(10 * (5 - index), `t${index}`))
       const { line } = yield* watched(
@@ -199,7 +199,7 @@ describe("ToolRunner.stream: order", () => {
       assert.deepStrictEqual(encoded, [[10, "c4"], [20, "c3"], [30, "c2"], [40, "c1"], [50, "c0"]])
     }))
 
-  it.effect("R-112: what happened while the reader was away is handed over in one piece", () =>
+  it.effect("R-112: events from the time that a reader was away come in one array", () =>
     Effect.gen(function*() {
       const sizes: Array<number> = []
       const stream = Stream.mapArray(ToolRunner.stream(calling("echo", "echo", "echo"), [Tools.echo]), (events) => {
@@ -212,7 +212,7 @@ describe("ToolRunner.stream: order", () => {
 })
 
 describe("ToolRunner.stream: reading", () => {
-  it.effect("T-09, R-104: opened and not pulled, no handler starts and no argument is decoded", () =>
+  it.effect("T-09, R-104: an opened stream without a pull starts no handler and decodes no arguments", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo: Tool.Any = {
@@ -229,7 +229,7 @@ describe("ToolRunner.stream: reading", () => {
       yield* Scope.close(scope, Exit.void)
     }))
 
-  it.effect("T-10, R-111: leaving after one event stops the handler, whose finalizer has run once; nothing follows", () =>
+  it.effect("T-10, R-111: leaving after one event interrupts the handler, and its finalizer runs once", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const slow = Tool.make("slow", {
@@ -246,7 +246,7 @@ describe("ToolRunner.stream: reading", () => {
       assert.deepInclude(yield* recorder.counts("slow"), { starts: 1, interrupts: 1, finalizers: 1, live: 0 })
     }))
 
-  it.effect("R-111: a stream can be run again, and runs anew", () =>
+  it.effect("R-111: a stream run twice runs its calls twice", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo = Tool.make("echo", { parameters: {}, handler: recorder.handler(() => Effect.succeed("ok")) })
@@ -255,7 +255,7 @@ describe("ToolRunner.stream: reading", () => {
       assert.strictEqual((yield* recorder.counts()).starts, 2)
     }))
 
-  it.effect("R-075: a fail of the policy is the stream's failure, after the events before it", () =>
+  it.effect("R-075: a decision to fail is the failure of the stream, after the earlier events", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const onToolError = (_call: Message.ToolCall, _error: unknown) =>

@@ -40,7 +40,7 @@ const ending = (span: Tracer.Span | undefined) => {
 const outcomes = (spans: ReadonlyArray<Tracer.Span>) => spans.map((span) => span.attributes.get("heddle.outcome"))
 
 describe("ToolRunner: telemetry", () => {
-  it.effect("R-080: one span per call, with its name, its attributes and its own duration", () =>
+  it.effect("R-080: each call has one span with its name, its attributes and its own duration", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const calls = calling("slow", "echo", "slow")
@@ -63,7 +63,7 @@ describe("ToolRunner: telemetry", () => {
       })
     }))
 
-  it.effect("R-080: spans are children of the caller's span, and a handler's spans of its call's", () =>
+  it.effect("R-080: call spans are children of the caller's span, and parents of the handler's spans", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const inner = Tool.make("inner", { parameters: {}, handler: () => Effect.withSpan(Effect.void, "fetch") })
@@ -79,7 +79,7 @@ describe("ToolRunner: telemetry", () => {
       ])
     }))
 
-  it.effect("M-12, R-080, W-23: a span fails where a handler reports a failure or dies; it names the code and the outcome", () =>
+  it.effect("M-12, R-080, W-23: the span of a failed or crashed handler fails, and names the code and the outcome", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const tools = [Tools.echo, Tools.fail, Tools.boom, Tools.weird, Tools.ask, Tools.stop1]
@@ -103,7 +103,7 @@ describe("ToolRunner: telemetry", () => {
       assert.deepStrictEqual(outcomes(odd.spans), ["invalid"])
     }))
 
-  it.effect("R-080, R-081, O-09: a timeout ends its span as a failure, once its handler has ended or is abandoned", () =>
+  it.effect("R-080, R-081, O-09: the span of a timeout ends as a failure, once the handler has ended or is abandoned", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })
       for (const [tool, at, code] of [[Tools.slow(200), 50, "timeout"], [deaf, 5_050, "abandoned"]] as const) {
@@ -118,7 +118,7 @@ describe("ToolRunner: telemetry", () => {
       }
     }))
 
-  it.effect("R-080: a span does not count what comes after its handler", () =>
+  it.effect("R-080: the span of a call excludes the time after its handler", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const onToolError = (_call: Message.ToolCall, _error: unknown) =>
@@ -128,7 +128,7 @@ describe("ToolRunner: telemetry", () => {
       assert.strictEqual(ending(spans[0]).millis, 0)
     }))
 
-  it.effect("R-080: leaving the run ends the spans of its handlers as interrupted", () =>
+  it.effect("R-080: an interrupted run ends the spans of its handlers as interrupted", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const fiber = yield* Effect.forkChild(provide(ToolRunner.run(calling("slow"), [Tools.slow(60)])), {
@@ -142,7 +142,7 @@ describe("ToolRunner: telemetry", () => {
       assert.deepStrictEqual(outcomes(spans), ["interrupted"])
     }))
 
-  it.effect("R-080, W-23: calls that do not run have a span of no length, with the reason", () =>
+  it.effect("R-080, W-23: a call that does not run has a span of no length, with the reason", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const denied = Tool.make("denied", {
@@ -165,7 +165,7 @@ describe("ToolRunner: telemetry", () => {
       )
     }))
 
-  it.effect("R-080: without a tracer or a span around the run none is made, with either there is", () =>
+  it.effect("R-080: a handler has a call span with a tracer or a span around the run, and otherwise none", () =>
     Effect.gen(function*() {
       const seen: Array<string | undefined> = []
       const look = Tool.make("look", {
@@ -182,7 +182,7 @@ describe("ToolRunner: telemetry", () => {
       assert.deepStrictEqual(seen, [undefined, "execute_tool look", "execute_tool look"])
     }))
 
-  it.effect("R-081: with tracing disabled nothing is recorded, and without timing no time is", () =>
+  it.effect("R-081: disabled tracing records nothing, and disabled timing records no time", () =>
     Effect.gen(function*() {
       const off = recording()
       yield* off.provide(Effect.withTracerEnabled(ToolRunner.run(calling("echo"), [Tools.echo]), false))
@@ -195,7 +195,7 @@ describe("ToolRunner: telemetry", () => {
       assert.deepInclude(ending(untimed.spans[0]), { millis: 0, endTime: 0n })
     }))
 
-  it.effect("the span of a handler that does not stop ends when it is abandoned", () =>
+  it.effect("the span of a handler that does not stop ends when the handler is abandoned", () =>
     Effect.gen(function*() {
       const { spans, provide } = recording()
       const deaf = Tool.make("deaf", { parameters: {}, handler: () => Effect.uninterruptible(Effect.never) })

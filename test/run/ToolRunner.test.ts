@@ -49,7 +49,7 @@ describe("ToolRunner: before anything runs", () => {
       }
     }))
 
-  it.effect("R-051: continue, halt, null and functions of two arguments or none are taken; other values are defects", () =>
+  it.effect("R-051: continue, halt, undefined and functions of two or no arguments are accepted, and other values are defects", () =>
     Effect.gen(function*() {
       const twoArguments = (_call: Message.ToolCall, _error: unknown) => Effect.succeed(Tool.ErrorDecision.halt)
       for (
@@ -71,7 +71,7 @@ describe("ToolRunner: before anything runs", () => {
       }
     }))
 
-  it.effect("B-02, R-050, R-052: without calls there are no messages, no halt and no fiber", () =>
+  it.effect("B-02, R-050, R-052: a batch without calls has no messages and no halt, and starts no fiber", () =>
     Effect.gen(function*() {
       const before = yield* Effect.forkChild(Effect.void)
       const result = yield* ToolRunner.run([], [Tools.echo], { onToolError: "continue" })
@@ -80,7 +80,7 @@ describe("ToolRunner: before anything runs", () => {
       assert.strictEqual(after.id - before.id, 1)
     }))
 
-  it.effect("B-03, R-053: allm: an unknown name fails the batch, and no tool of it runs", () =>
+  it.effect("B-03, R-053: under allm an unknown tool name fails the batch, and no tool runs", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo = Tool.make("echo", {
@@ -95,7 +95,7 @@ describe("ToolRunner: before anything runs", () => {
       assert.strictEqual((yield* recorder.counts()).starts, 0)
     }))
 
-  it.effect("B-04, R-053: by default an unknown name is answered, and the others run", () =>
+  it.effect("B-04, R-053: by default a call of an unknown tool is answered, and the other calls run", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const echo = Tool.make("echo", {
@@ -119,7 +119,7 @@ describe("ToolRunner: before anything runs", () => {
       assert.strictEqual((yield* recorder.counts("echo")).starts, 1)
     }))
 
-  it.effect("B-30, R-054: a bound that is no positive integer is a defect", () =>
+  it.effect("B-30, R-054: a maxConcurrency other than a positive integer is a defect", () =>
     Effect.gen(function*() {
       for (const maxConcurrency of [0, -1, 1.5, Number.NaN, Infinity, "8"]) {
         const defect = yield* defectOf(ToolRunner.run([], [], { maxConcurrency: maxConcurrency as never }))
@@ -127,7 +127,7 @@ describe("ToolRunner: before anything runs", () => {
       }
     }))
 
-  it.effect("R-055: a timeout or a grace period that is no duration above zero is a defect", () =>
+  it.effect("R-055: a timeout or a grace period other than a duration above zero is a defect", () =>
     Effect.gen(function*() {
       for (const option of ["toolTimeout", "grace"] as const) {
         for (const value of [0, -1, "soon", Number.NaN, {}]) {
@@ -137,7 +137,7 @@ describe("ToolRunner: before anything runs", () => {
       }
     }))
 
-  it.effect("R-055: a handler that cannot be called is a defect before anything runs", () =>
+  it.effect("R-055: a handler of three arguments is a defect before any call runs", () =>
     Effect.gen(function*() {
       const broken = {
         ...Tools.echo,
@@ -150,7 +150,7 @@ describe("ToolRunner: before anything runs", () => {
 })
 
 describe("ToolRunner: a batch", () => {
-  it.effect("B-05, R-050, R-058: calls run at once, and their answers come in call order", () =>
+  it.effect("B-05, R-050, R-058: calls run concurrently, and their answers come in call order", () =>
     Effect.gen(function*() {
       const calls = [call("c0", "slow"), call("c1", "echo", { x: 1 })]
       const { at, value } = yield* elapsed(ToolRunner.run(calls, [Tools.slow(60), Tools.echo]))
@@ -163,7 +163,7 @@ describe("ToolRunner: a batch", () => {
       })
     }))
 
-  it.effect("R-054: without a bound there are twice as many handlers as cores, at most one per call", () =>
+  it.effect("R-054: without a bound as many handlers run as twice the cores, at most one for each call", () =>
     Effect.gen(function*() {
       const cores = navigator.hardwareConcurrency
       for (const count of [1, 2 * cores, 2 * cores + 3]) {
@@ -175,7 +175,7 @@ describe("ToolRunner: a batch", () => {
       }
     }))
 
-  it.effect("B-25, R-054: a bound of two holds, and no call waits longer than the bound requires", () =>
+  it.effect("B-25, R-054: a bound of two is kept, and no call waits longer than the bound requires", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const wait = Tool.make("slow", { parameters: {}, handler: recorder.handler(() => Effect.sleep(30)) })
@@ -186,7 +186,7 @@ describe("ToolRunner: a batch", () => {
       assert.deepInclude(yield* recorder.counts(), { peak: 2, starts: 8, live: 0 })
     }))
 
-  it.effect("R-054: the application's bound holds where no option is given, and an option wins", () =>
+  it.effect("R-054: the application's bound applies without an option, and an option wins", () =>
     Effect.gen(function*() {
       const calls = Array.from({ length: 4 }, (_, index) => call(`c${index}`, "slow"))
       const defaults = Effect.provide(Layer.succeed(Policy.Defaults, { maxConcurrency: 1 }))
@@ -197,7 +197,7 @@ describe("ToolRunner: a batch", () => {
       assert.strictEqual(yield* run({ maxConcurrency: 4 }), 10)
     }))
 
-  it.effect("B-29, R-082: one id twice is two calls, two runs and two messages", () =>
+  it.effect("B-29, R-082: two calls with one id are two calls, two runs and two messages", () =>
     Effect.gen(function*() {
       const calls = [call("c0", "echo", { x: 1 }), call("c0", "echo", { x: 2 })]
       const result = yield* ToolRunner.run(calls, [Tools.echo])
@@ -207,7 +207,7 @@ describe("ToolRunner: a batch", () => {
       assert.deepStrictEqual(contents(value)[1], ["c0", "{\"x\":2}"], "also where the second is answered first")
     }))
 
-  it.effect("R-082: of two calls with one id one may wait for an approval while the other is answered", () =>
+  it.effect("R-082: of two calls with one id, one call may wait for an approval while the other is answered", () =>
     Effect.gen(function*() {
       const asked = Tool.make("asked", { parameters: {}, approval: true, handler: () => Effect.succeed("run") })
       const calls = [call("c0", "slow"), call("c1", "echo", { x: 1 }), call("c0", "asked")]
@@ -253,7 +253,7 @@ describe("ToolRunner: a batch", () => {
 })
 
 describe("ToolRunner: what a handler receives", () => {
-  it.effect("B-27, R-076: the caller's context replaces the application's and is never merged with it", () =>
+  it.effect("B-27, R-076: the caller's context replaces the application's context, without a merge", () =>
     Effect.gen(function*() {
       const defaults = Effect.provide(Layer.succeed(Policy.Defaults, { context: { b: 2 } }))
       const context = { a: 1 }
@@ -265,7 +265,7 @@ describe("ToolRunner: what a handler receives", () => {
       assert.deepStrictEqual(neither?.call.context, {})
     }))
 
-  it.effect("R-076: ids of session and request are handed on; a request id is made where none is given", () =>
+  it.effect("R-076: a handler receives session id and request id, and a request id is generated by default", () =>
     Effect.gen(function*() {
       const [given] = yield* told({ requestId: "r1", sessionId: "s1", stepIndex: 3 })
       assert.deepInclude(given?.call, {
@@ -285,14 +285,14 @@ describe("ToolRunner: what a handler receives", () => {
       assert.notStrictEqual(first?.call.requestId, other?.call.requestId)
     }))
 
-  it.effect("B-28, R-077: arguments that are null or left out reach the handler as an empty object", () =>
+  it.effect("B-28, R-077: null or missing arguments reach the handler as an empty object", () =>
     Effect.gen(function*() {
       const calls = yield* told({}, null)
       assert.deepStrictEqual(calls.map(({ args }) => args), [{}, {}])
       assert.deepStrictEqual(calls.map(({ call }) => call.toolCall.arguments), [{}, {}])
     }))
 
-  it.effect("R-076: services that a handler needs come from the run, also for handlers that start later", () =>
+  it.effect("R-076: the executor of a run serves every call, also a call that starts later", () =>
     Effect.gen(function*() {
       const dry = Executor.layer({
         execute: (tool, _args, call) => Effect.succeed(Tool.ok(`${tool.name} ${call.index}`)) as never
@@ -302,7 +302,7 @@ describe("ToolRunner: what a handler receives", () => {
       assert.deepStrictEqual(contents(result), [["c0", "echo 0"], ["c1", "echo 1"]])
     }))
 
-  it.effect("R-058: arguments are decoded by the tool's parameters; what does not fit is answered without a run", () =>
+  it.effect("R-058: arguments are decoded by the tool's parameters, and invalid arguments are answered without a run", () =>
     Effect.gen(function*() {
       const double = Tool.make("double", {
         parameters: { n: Schema.FiniteFromString },

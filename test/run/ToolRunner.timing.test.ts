@@ -42,7 +42,7 @@ const completedAt = (line: ReadonlyArray<readonly [number, string, string]>, tag
   line.flatMap(([at, name, id]) => name === tag ? [[at, id] as const] : [])
 
 describe("ToolRunner: timeouts", () => {
-  it.effect("B-15, R-056: a timeout stops that call alone, and goes through onToolError", () =>
+  it.effect("B-15, R-056: a timeout stops only its own call, and passes through onToolError", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const slow = Tool.make("slow", { parameters: {}, handler: recorder.handler(() => Effect.sleep(200)) })
@@ -75,7 +75,7 @@ describe("ToolRunner: timeouts", () => {
       assert.deepStrictEqual(contents(value).map(([, content]) => content), ["slow", "slow", "slow"])
     }))
 
-  it.effect("R-055: 30 seconds by default; an option, the application and the tool can set another timeout", () =>
+  it.effect("R-055: the timeout is 30 seconds by default, and an option, the application and the tool can set another", () =>
     Effect.gen(function*() {
       const never = Tool.make("never", { parameters: {}, handler: () => Effect.never })
       const patient = Tool.make("patient", { parameters: {}, timeout: "2 minutes", handler: () => Effect.never })
@@ -90,7 +90,7 @@ describe("ToolRunner: timeouts", () => {
       assert.strictEqual(yield* application(at(never, { toolTimeout: 80 })), 80)
     }))
 
-  it.effect("R-055: infinity is no timeout, as an option and as a tool's own", () =>
+  it.effect("R-055: infinity means no timeout, as an option and as a tool's own timeout", () =>
     Effect.gen(function*() {
       const slow = Tools.slow(Duration.toMillis("50 minutes"))
       const own = { ...slow, name: "own", timeout: Duration.infinity }
@@ -100,7 +100,7 @@ describe("ToolRunner: timeouts", () => {
       }
     }))
 
-  it.effect("R-056: a result at the last moment is kept, one millisecond later it is a timeout", () =>
+  it.effect("R-056: a result one millisecond before the timeout is kept, and one millisecond later the call times out", () =>
     Effect.gen(function*() {
       for (const [millis, expected] of [[49, "slow"], [51, timeoutError("slow")]] as const) {
         const { value } = yield* elapsed(ToolRunner.run(calling("slow"), [Tools.slow(millis)], { toolTimeout: 50 }))
@@ -108,7 +108,7 @@ describe("ToolRunner: timeouts", () => {
       }
     }))
 
-  it.effect("R-056, O-09: a finalizer counts as part of its handler, and the answer waits for it", () =>
+  it.effect("R-056, O-09: a finalizer is part of its handler, and the answer waits for the finalizer", () =>
     Effect.gen(function*() {
       const tool = Tool.make("tidy", {
         parameters: {},
@@ -118,7 +118,7 @@ describe("ToolRunner: timeouts", () => {
       assert.deepStrictEqual(completedAt(line), [[100, "c0"]])
     }))
 
-  it.effect("R-034, R-056: an encoder that never returns is a failure to encode, when the call's time is up again", () =>
+  it.effect("R-034, R-056: an encoder that never returns is an encoding failure, once the call's time is up again", () =>
     Effect.gen(function*() {
       const success = Tools.slow(10)
       const stuck = { ...success, encodeSuccess: () => Effect.uninterruptible(Effect.never) }
@@ -131,7 +131,7 @@ describe("ToolRunner: timeouts", () => {
       assert.deepInclude(outcome?._tag === "Error" ? outcome.error : undefined, { reason: "encoding_failed" })
     }))
 
-  it.effect("R-034: an encoder that refuses to stop is named as a hook, and a schema has no time besides that of the encoder", () =>
+  it.effect("R-034: an encoder that does not stop is named as a hook, and schema and encoder share one time limit", () =>
     Effect.gen(function*() {
       const stuck: Tool.Any = { ...Tools.slow(10), encodeSuccess: () => Effect.uninterruptible(Effect.never) }
       const late = Effect.sleep(30)
@@ -146,7 +146,7 @@ describe("ToolRunner: timeouts", () => {
       }
     }))
 
-  it.effect("R-056: decoding that never ends is a timeout of that call, and the others run", () =>
+  it.effect("R-056: a decoder that never ends is a timeout of its call, and the other calls run", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const decodings = [recorder.track("decode")(Effect.never), Effect.uninterruptible(Effect.never)]
@@ -182,7 +182,7 @@ describe("ToolRunner: timeouts", () => {
       assert.deepStrictEqual([long.at, contents(long.value)], [80, [["c0", "{}"]]])
     }))
 
-  it.effect("R-058: decoding that dies is an invalid argument of that call alone", () =>
+  it.effect("R-058: a decoder that dies fails its own call as invalid_arguments, and no other", () =>
     Effect.gen(function*() {
       const dying = [() => Effect.die(new Error("no decoder")), () => {
         throw new Error("no decoder")
@@ -197,7 +197,7 @@ describe("ToolRunner: timeouts", () => {
 })
 
 describe("ToolRunner: handlers that refuse to stop", () => {
-  it.effect("R-056, O-09: an uninterruptible handler is answered one grace after its timeout, and the run ends then and names it", () =>
+  it.effect("R-056, O-09: an uninterruptible handler is answered one grace period after its timeout, and the ended run names the handler", () =>
     Effect.gen(function*() {
       const { line } = yield* watched(
         ToolRunner.stream(calling("deaf", "echo"), [deaf, Tools.echo], { toolTimeout: 50 })
@@ -220,7 +220,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
       })
     }))
 
-  it.effect("R-056: a late value is dropped; a handler that ends within the grace is not abandoned", () =>
+  it.effect("R-056: the late value of a handler is dropped, and a handler that ends within the grace period is not abandoned", () =>
     Effect.gen(function*() {
       const { at, value } = yield* elapsed(ToolRunner.run(calling("stubborn"), [stubborn(3_000)], { toolTimeout: 50 }))
       assert.strictEqual(at, 3_000)
@@ -228,7 +228,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
       assert.notProperty(value, "abandoned")
     }))
 
-  it.effect("R-056: one grace, not two: it begins with the timeout, and the end of the run adds nothing", () =>
+  it.effect("R-056: the grace period begins with the timeout, and the end of the run adds no second grace period", () =>
     Effect.gen(function*() {
       const early = { ...deaf, timeout: Duration.millis(50) }
       for (const [millis, at] of [[20_000, 20_000], [600, 1_050], [1_050, 1_050], [10, 1_050]] as const) {
@@ -239,7 +239,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
       }
     }))
 
-  it.effect("R-055: it keeps its place for the grace period, and then a queued call gets it", () =>
+  it.effect("R-055: a timed-out handler keeps its place for the grace period, and then a queued call gets the place", () =>
     Effect.gen(function*() {
       const options = { toolTimeout: 50, grace: 1_000, maxConcurrency: 1 }
       const { line } = yield* watched(ToolRunner.stream(calling("deaf", "echo"), [deaf, Tools.echo], options))
@@ -250,7 +250,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
       assert.deepStrictEqual(completedAt(sooner.line, "ToolExecutionStarted"), [[0, "c0"], [400, "c1"]])
     }))
 
-  it.effect("R-111: leaving the run is bounded, too: after the grace period it continues without the handler", () =>
+  it.effect("R-111: an interrupted run ends after the grace period without the handler", () =>
     Effect.gen(function*() {
       const fiber = yield* Effect.forkChild(ToolRunner.run(calling("deaf"), [deaf], { grace: 300 }), {
         startImmediately: true
@@ -263,7 +263,7 @@ describe("ToolRunner: handlers that refuse to stop", () => {
 })
 
 describe("ToolRunner: handlers that end one another", () => {
-  it.effect("law 11: one that another ends while the run is stopped gets no grace period, nor does the run", () =>
+  it.effect("law 11: a handler ended by another handler during a stop adds no grace period to the run", () =>
     Effect.gen(function*() {
       const isLeft = yield* Deferred.make<void>()
       const last = Tool.make("last", {
@@ -294,7 +294,7 @@ describe("ToolRunner: interrupt block", () => {
   const make = (recorder: Recorder.Recorder, interrupt: "block" | "cancel", millis: number) =>
     Tool.make("save", { parameters: {}, interrupt, handler: recorder.handler(() => Effect.sleep(millis)) })
 
-  it.effect("R-111: a blocking handler may finish when the run is left, a cancelled one may not", () =>
+  it.effect("R-111: a blocking handler may finish when its run is interrupted, and a cancelable handler may not", () =>
     Effect.gen(function*() {
       for (
         const [interrupt, at, counts] of [["block", 90, { ends: 1, interrupts: 0 }], ["cancel", 0, {
@@ -327,7 +327,7 @@ describe("ToolRunner: interrupt block", () => {
 })
 
 describe("ToolRunner: promises", () => {
-  it.effect("R-056, R-111: a timeout fires the signal, and the run waits until the promise has settled", () =>
+  it.effect("R-056, R-111: a timeout aborts the signal, and the run waits until the promise has settled", () =>
     Effect.gen(function*() {
       let settle = (_value: string): void => {}
       const promise = new Promise<string>((resolve) => {
@@ -356,7 +356,7 @@ describe("ToolRunner: promises", () => {
       assert.notProperty(result, "abandoned")
     }))
 
-  it.effect("R-056: a promise that never settles is abandoned after the grace", () =>
+  it.effect("R-056: a promise that never settles is abandoned after the grace period", () =>
     Effect.gen(function*() {
       const hanging = Tool.make("hanging", {
         parameters: {},
@@ -369,7 +369,7 @@ describe("ToolRunner: promises", () => {
       assert.deepStrictEqual(value.abandoned, [{ kind: "handler", id: "c0", name: "hanging", ageMillis: 70 }])
     }))
 
-  it.effect("M-11, R-006: a value is a result; a rejection and a throw are reported failures with what was thrown", () =>
+  it.effect("M-11, R-006: the value of a promise is a result, and a rejection or a throw is a failure with the thrown value as its cause", () =>
     Effect.gen(function*() {
       let wasAborted = true
       const bodies: ReadonlyArray<readonly [string, (signal: AbortSignal) => PromiseLike<unknown>]> = [
@@ -400,7 +400,7 @@ describe("ToolRunner: promises", () => {
 })
 
 describe("ToolRunner: retries", () => {
-  it.effect("R-011, R-055: a failed handler is repeated by its schedule, told the attempt, under one key and one timeout", () =>
+  it.effect("R-011, R-055: a failed handler is retried by its schedule with its attempt number, under one key and one timeout", () =>
     Effect.gen(function*() {
       const seen: Array<readonly [number, string]> = []
       const inputs: Array<unknown> = []
@@ -428,7 +428,7 @@ describe("ToolRunner: retries", () => {
       assert.deepStrictEqual(contents(timedOut.value), [["c0", timeoutError("flaky")]])
     }))
 
-  it.effect("R-011: when the schedule ends, the last failure is the outcome; only failures are repeated", () =>
+  it.effect("R-011: the last failure is the outcome when the schedule ends, and a question or a halt is not retried", () =>
     Effect.gen(function*() {
       let runs = 0
       const make = (handler: (attempt: number) => Effect.Effect<unknown, unknown>) =>
@@ -454,7 +454,7 @@ describe("ToolRunner: retries", () => {
       }
     }))
 
-  it.effect("R-111: leaving the run in the middle of a retry delay stops it there", () =>
+  it.effect("R-111: an interruption in the middle of a retry delay starts no further attempt", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const flaky = Tool.make("flaky", {

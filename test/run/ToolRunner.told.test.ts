@@ -37,8 +37,8 @@ const failing = <E>(reason: E) => Tool.make("t", { parameters: {}, handler: () =
 
 const parsed = (content: string): unknown => JSON.parse(content)
 
-describe("ToolRunner: what a handler reports", () => {
-  it.effect("M-10: the model reads a tagged error's fields, awaited and streamed, whatever the error policy decides", () =>
+describe("ToolRunner: a reported failure", () => {
+  it.effect("M-10: the model reads the fields of a tagged error, awaited and streamed, whatever the error policy decides", () =>
     Effect.gen(function*() {
       const expected = { error: "NotFound", details: { path: "/a" } }
       const tool = failing(new NotFound({ path: "/a" }))
@@ -56,7 +56,7 @@ describe("ToolRunner: what a handler reports", () => {
       }
     }))
 
-  it.effect("M-10: a run and StreamingToolExecutor report it alike", () =>
+  it.effect("M-10: a run of Chat and a StreamingToolExecutor report the same failure", () =>
     Effect.gen(function*() {
       const tool = failing(new Lost({ path: "/a", cause: new Error(secret) }))
       const model = Script.layer([[Script.toolCall("c0", "t", {}), Script.finish("tool_calls")], [
@@ -121,7 +121,7 @@ describe("ToolRunner: what a handler reports", () => {
       }
     }))
 
-  it.effect("M-10: no error reveals a key in a list or in data, at any depth, in a text or in an event", () =>
+  it.effect("M-10: no failure or crash reveals a key in a list or in data, at any depth, in a text or in an event", () =>
     Effect.gen(function*() {
       const url = `https://me:${secret}@h.test/x?api_key=${secret}`
       class Http extends Error {
@@ -201,7 +201,7 @@ describe("ToolRunner: what a handler reports", () => {
       }
     }))
 
-  it.effect("M-10: errors in a list or in data are written by their fields, and a successful result is data", () =>
+  it.effect("M-10: errors in a list or in data are written by their fields, and a successful result stays data", () =>
     Effect.gen(function*() {
       const err = Object.assign(new RangeError("too far", { cause: secret }), { code: 7 })
       const told = { name: "RangeError", message: "too far", code: 7 }
@@ -220,7 +220,7 @@ describe("ToolRunner: what a handler reports", () => {
       assert.deepStrictEqual(parsed(yield* contentOf(succeeding)), data)
     }))
 
-  it.effect("M-10: a tool's failure schema encodes its failures, and a failure that does not fit it is written without it", () =>
+  it.effect("M-10: a failure schema encodes the failures of its tool, and any other failure is written without the schema", () =>
     Effect.gen(function*() {
       class Names extends Context.Service<Names, { readonly of: (id: number) => string }>()("test/Names") {}
       const Missing = Schema.Struct({ _tag: Schema.Literal("Missing"), user: Schema.Finite }).pipe(
@@ -253,7 +253,7 @@ describe("ToolRunner: what a handler reports", () => {
       assert.deepStrictEqual(asked, [{ _tag: "Missing", user: 7 }, { _tag: "Missing", user: "seven" }])
     }))
 
-  it.effect("M-10: an error with a message keeps it where the schema does not write it", () =>
+  it.effect("M-10: an error keeps its message where the failure schema leaves the message out", () =>
     Effect.gen(function*() {
       class Busy extends Schema.TaggedError<Busy>()("Busy", { port: Schema.Finite }) {
         override get message() {
@@ -270,8 +270,8 @@ describe("ToolRunner: what a handler reports", () => {
     }))
 })
 
-describe("ToolRunner: what a model reads of the runtime's own errors", () => {
-  it.effect("M-14: a timeout names the time the call had, by the tool's own limit or the run's", () =>
+describe("ToolRunner: an error of the runtime", () => {
+  it.effect("M-14: a timeout names its time limit, from the tool, the run or the default", () =>
     Effect.gen(function*() {
       const never = (options: { readonly timeout?: Duration.Input }) =>
         Tool.make("t", { ...options, parameters: {}, handler: () => Effect.never })
@@ -293,7 +293,7 @@ describe("ToolRunner: what a model reads of the runtime's own errors", () => {
       assert.deepStrictEqual(parsed(value), { error: "writing the result timed out after 50 ms" })
     }))
 
-  it.effect("M-14, O-09: a cancelled answer has its code, whatever the stop cut off", () =>
+  it.effect("M-14, O-09: a stopped call has the code cancelled or abandoned, whatever the stop cut off", () =>
     Effect.gen(function*() {
       const boom = Tool.make("t", { parameters: {}, handler: () => Effect.die("kaboom") })
       const never = Tool.make("t", { parameters: {}, handler: () => Effect.never })
@@ -331,10 +331,10 @@ describe("ToolRunner: what a model reads of the runtime's own errors", () => {
     }))
 })
 
-describe("ToolRunner: promises of a handler", () => {
+describe("ToolRunner: the promise of a handler", () => {
   const refused = Object.assign(new RangeError("refused"), { code: "E1" })
 
-  it.effect("M-11: a rejection of call.promise and one of Effect.tryPromise are written with name and message", () =>
+  it.effect("M-11: rejections of call.promise and Effect.tryPromise are written with name and message", () =>
     Effect.gen(function*() {
       const expected = { error: "refused", details: { name: "RangeError", code: "E1" } }
       const handlers: ReadonlyArray<(args: unknown, call: Tool.CallContext) => Effect.Effect<unknown, unknown>> = [
@@ -377,7 +377,7 @@ describe("ToolRunner: promises of a handler", () => {
       }
     }))
 
-  it.effect("M-11: a rejection is a reported failure: a policy that asks for crashes does not see one", () =>
+  it.effect("M-11: a rejection is a reported failure, and stops no sibling under a policy that counts only crashes", () =>
     Effect.gen(function*() {
       const siblings = { ...Policy.standard.siblings, onToolError: "abortAll", trigger: "crashed" } as const
       const rejecting = Tool.make("t", {
@@ -395,7 +395,7 @@ describe("ToolRunner: promises of a handler", () => {
       assert.strictEqual((yield* Fiber.join(fiber)).messages[1]?.content, "done")
     }))
 
-  it.effect("M-11: a handler's defect is hidden under every preset, and shown where the policy says so", () =>
+  it.effect("M-11: a handler's defect is hidden under every preset, and shown where the policy shows crashes", () =>
     Effect.gen(function*() {
       const dying: ReadonlyArray<readonly [() => Effect.Effect<unknown>, string]> = [
         [() => Effect.die(refused), "refused {\"name\":\"RangeError\",\"code\":\"E1\"}"],
@@ -425,7 +425,7 @@ describe("ToolRunner: promises of a handler", () => {
     }))
 })
 
-describe("ToolRunner: functions that are async where an Effect is wanted", () => {
+describe("ToolRunner: an async function instead of an Effect", () => {
   /** Runs an effect, and returns the unhandled rejections that occurred meanwhile. */
   const unhandledIn = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     Effect.gen(function*() {
@@ -445,7 +445,7 @@ describe("ToolRunner: functions that are async where an Effect is wanted", () =>
 
   const handler = () => Effect.succeed("ran")
 
-  it.effect("M-31: the answer names the misuse, and no rejection is left unhandled", () =>
+  it.effect("M-31: the answer to an async handler or gate names the misuse, and no rejection is left unhandled", () =>
     Effect.gen(function*() {
       const word = "an Effect: call.promise(…)"
       const rows: ReadonlyArray<readonly [Partial<Tool.Any>, string]> = [
@@ -468,7 +468,7 @@ describe("ToolRunner: functions that are async where an Effect is wanted", () =>
       }
     }))
 
-  it.effect("M-31: neither is one of another function of a tool or of a run", () =>
+  it.effect("M-31: no rejection of another async function of a tool or of a run is left unhandled", () =>
     Effect.gen(function*() {
       const tool = (options: object) => ({ ...Tool.make("t", { parameters: {}, handler }), ...options })
       const model = Script.layer([[Script.toolCall("c0", "t", {}), Script.finish("tool_calls")], [
@@ -509,7 +509,7 @@ describe("ToolRunner: functions that are async where an Effect is wanted", () =>
       }
     }))
 
-  it.effect("M-31: a value that merely has a then is not asked for it", () =>
+  it.effect("M-31: the then method of a returned value is never called", () =>
     Effect.gen(function*() {
       let asked = 0
       // oxlint-disable-next-line unicorn/no-thenable -- the value is to look like a promise

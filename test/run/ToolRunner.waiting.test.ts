@@ -18,7 +18,7 @@ const held = { limits: [{ key: "one at a time", permits: 1 }] } satisfies Declar
 
 /** What a call waits for, how it is declared for that, and how many permits the tree has. */
 const waits: ReadonlyArray<readonly [what: string, declared: Declared, permits: number]> = [
-  ["a permit of the tree", {}, 1],
+  ["a permit of the application", {}, 1],
   ["a keyed permit", held, 10],
   ["its validation", { validate: slowly }, 10],
   ["its authorization", { authorize: slowly }, 10]
@@ -49,7 +49,7 @@ const beside = (declared: Declared, permits: number, floor: Floor, stop: "leave"
 
 describe("ToolRunner: a blocking call that has not started", () => {
   for (const [what, declared, permits] of waits) {
-    it.effect(`law 3, law 11, R-395: waiting for ${what}, it is stopped at once when the run is left`, () =>
+    it.effect(`law 3, law 11, R-395: a call waiting for ${what} is interrupted at once when the run is interrupted`, () =>
       Effect.gen(function*() {
         const floor = new Floor()
         const report = yield* beside(declared, permits, floor, "leave")
@@ -58,7 +58,7 @@ describe("ToolRunner: a blocking call that has not started", () => {
         assertClean(floor, report.sleeping)
       }))
 
-    it.effect(`J-20, R-398: waiting for ${what}, it is answered as cancelled when the run is stopped softly`, () =>
+    it.effect(`J-20, R-398: a call waiting for ${what} is answered as cancelled when the run is stopped softly`, () =>
       Effect.gen(function*() {
         const floor = new Floor()
         const report = yield* beside(declared, permits, floor, "cancel")
@@ -74,8 +74,8 @@ describe("ToolRunner: a blocking call that has not started", () => {
   }
 })
 
-describe("ToolRunner: the end of a run that others wait in", () => {
-  it.effect("law 3, R-071: a call that gets its permit when the run has failed never starts, however slow the reader is", () =>
+describe("ToolRunner: calls waiting at the end of a run", () => {
+  it.effect("law 3, R-071: a call that gets its permit when the run has failed never starts, however slow the reader", () =>
     Effect.gen(function*() {
       for (const pause of [0, 50]) {
         const floor = new Floor()
@@ -92,7 +92,7 @@ describe("ToolRunner: the end of a run that others wait in", () => {
       }
     }))
 
-  it.effect("CF-1: a halt that is decided late stops calls that have started since", () =>
+  it.effect("CF-1: a halt decided late stops calls that have started since", () =>
     Effect.gen(function*() {
       const floor = new Floor()
       const tools = [floor.tool("a", Effect.never, { timeout: 7 }), floor.tool("b", takes(50), { interrupt: "cancel" })]
