@@ -156,8 +156,8 @@ export interface Service {
   ) => Effect.Effect<StopReceipt, Protocol.CommandError | Journal.StoreError>
   /**
    * Submits a message, as `Session.submit` does; `mode` chooses the run that gets the message. Succeeds once the
-   * journal contains the message. The owner looks for the message at once, and replies if no current run takes it.
-   * `Session.receipt` returns its outcome.
+   * journal contains the message. The owner looks for the message at once, and replies if no current run takes the
+   * message. `Session.receipt` returns its outcome.
    */
   readonly submit: <E = never>(
     id: string,

@@ -188,9 +188,9 @@ const readStudio: StudioFiles.ReadFile = (name) =>
 
 /**
  * Returns the Studio routes for {@link layer}. Studio is the browser application: the chat, and a picture of every run.
- * Its static files contain no data: any client naming the server by one of its `hosts` may read them. All data comes
- * from the agent routes, under `authorize` and `publish`. Studio asks for a bearer token if the server answers 401. The
- * routes need Node's file system, and die if the package was not built.
+ * Its static files contain no data: any client naming the server by one of its `hosts` may read the files. All data
+ * comes from the agent routes, under `authorize` and `publish`. Studio asks for a bearer token if the server answers
+ * 401. The routes need Node's file system, and die if the package was not built.
  *
  * **Example** (The page beside the agents)
  *

@@ -237,7 +237,7 @@ export const make: Effect.Effect<Journal.Service, never, SqlClient.SqlClient> = 
 
 /**
  * Provides the store over any client, and creates its tables. Fails if the tables cannot be created, or if a newer
- * release has changed them.
+ * release has changed the tables.
  *
  * **Example** (A store on a client of your own)
  *

@@ -44,7 +44,7 @@ const step = (places: 1 | -1): void => {
 }
 
 /**
- * Returns the colour schemes in the order in which a button changes them. Each step from the system's scheme is
+ * Returns the color schemes in the order in which a button changes them. Each step from the system's scheme is
  * visible.
  */
 const schemesOf = (): ReadonlyArray<Preferences.Scheme> =>
@@ -58,8 +58,8 @@ const Scheme = (): ReactNode => {
     <button
       type="button"
       className="quiet"
-      aria-label={`Colours: ${scheme}. Change to ${next}`}
-      title={`Colours: ${scheme}`}
+      aria-label={`Colors: ${scheme}. Change to ${next}`}
+      title={`Colors: ${scheme}`}
       onClick={() => {
         Preferences.chooseScheme(next)
         setScheme(next)
@@ -74,8 +74,8 @@ const Scheme = (): ReactNode => {
 const unchanging = () => () => {}
 
 const silence =
-  "The run is in another process, which shows whole replies and calls. If that process has ended, the run "
-  + "waits to be taken over."
+  "The run is in another process: its replies and calls appear here once they are recorded. If that process has "
+  + "ended, the run waits until another process takes over."
 
 /** Returns a sentence about calls still running after a stop. */
 const leftOf = ({ report, shown }: Store.Snapshot): string => {
@@ -122,7 +122,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
   readonly onSide: ReactNode
   /** `true` while the list covers the session. */
   readonly isBehind: boolean
-  /** Tells whether the picture covers everything else. */
+  /** Reports whether the picture covers everything else. */
   readonly onCover: (isCovering: boolean) => void
 }): ReactNode => {
   const { agents = [], facts, list, notice: misled } = useSyncExternalStore(studio.subscribe, studio.read)
@@ -354,7 +354,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
         )}
         {left !== "" && <p className="warning report">{left}</p>}
         {isSilent && <p className="warning">{silence}</p>}
-        {isOrphan && <p className="warning">The chat that this one branched from was deleted.</p>}
+        {isOrphan && <p className="warning">The chat from which this chat branched was deleted.</p>}
         {warning !== "" && <p className="warning">{warning}</p>}
         {allowed.length > 0 && (
           <div className="allowed" role="group" aria-label="Allowed in this chat">
@@ -407,7 +407,7 @@ const Session = ({ isBehind, onCover, onSide, session, studio }: {
       {picture !== undefined && (
         <>
           <aside ref={aside} id="picture" aria-label="Run">
-            <Suspense fallback={<p className="hidden">The picture is loaded.</p>}>
+            <Suspense fallback={<p className="hidden">The picture is loading.</p>}>
               <Divider width={width} onWidth={setWidth} onEnd={Preferences.keepPictureWidth} />
               <Picture
                 key={picture.run.id}

@@ -1,8 +1,8 @@
-/** Access token form. The page keeps its content and all typed text. */
+/** The form for an access token. Beside the form, the page keeps its content and all typed text. */
 import { type ReactNode, useEffect, useRef } from "react"
 import type * as Client from "./data/client.ts"
 
-/** Access token form. */
+/** The form for an access token. */
 export const Login = ({ login, onToken }: {
   readonly login: Client.Login
   readonly onToken: (token: string) => void

@@ -182,7 +182,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     // The token ends in the middle of things: the page keeps what it shows, and what was sent is sent again.
     fs.writeFileSync(`${held}.over`, "")
     await say(page, "More")
-    await page.waitForSelector("text=The server does not accept the token any more.")
+    await page.waitForSelector("text=The server no longer accepts the token.")
     assert.isTrue(await page.isVisible("text=We have gold."))
     await page.fill("#token", "key")
     await page.press("#token", "Enter")
@@ -275,7 +275,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     assert.notInclude(shown, "works")
     assert.strictEqual(await page.locator(".call[data-state=done]").count(), 2)
     await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("2 / 2"))
-    await page.getByRole("button", { name: "Branch before" }).click()
+    await page.getByRole("button", { name: "Previous branch" }).click()
     await page.waitForFunction(() => document.querySelector(".branches")?.textContent?.includes("1 / 2"))
     assert.strictEqual(page.url(), first)
     assert.deepStrictEqual(faults, [])

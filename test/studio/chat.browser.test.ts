@@ -306,7 +306,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       assert.deepStrictEqual(await page.evaluate(() => chat.answers), [])
       await fields.first().fill("[1]")
       await card.locator(".one >> nth=0 >> text=Allow").click()
-      assert.include(await card.locator(".wrong").innerText(), "The arguments are a JSON object.")
+      assert.include(await card.locator(".wrong").innerText(), "The arguments must be a JSON object.")
       await fields.first().fill("{ \"to\": \"bob\", \"amount\": 4 }")
       // A refusal is said, and the draft stays.
       await page.evaluate(() => chat.refuse("This answer came too late."))
@@ -416,7 +416,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       ])
     }))
 
-  it("V-05: a line of many calls says their states in words and colour, whole on a narrow screen", () =>
+  it("V-05: a line of many calls says their states in words and color, whole on a narrow screen", () =>
     onPage(async (page) => {
       const call = (id: string, name: string, isError: boolean) => [
         { _tag: "ToolCallStarted", id, name },
@@ -445,10 +445,10 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
         && element.scrollWidth <= element.clientWidth
       )
       assert.isTrue(fits)
-      const colour = (selector: string) =>
+      const color = (selector: string) =>
         page.locator(selector).first().evaluate((element) => getComputedStyle(element).backgroundColor)
       await line.click()
-      assert.strictEqual(await colour(".calls > summary > .dot"), await colour(".call[data-state=failed] .dot"))
+      assert.strictEqual(await color(".calls > summary > .dot"), await color(".call[data-state=failed] .dot"))
       assert.include(
         await page.locator(".call[data-state=failed] .note").first().innerText(),
         "The arguments do not fit: no text"
@@ -553,7 +553,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       assert.include(await last.innerText(), "Left running, and may still have an effect: text (for 5 ms).")
       await last.locator(".calls > summary").click()
       await last.locator("text=denied by text").waitFor()
-      await first.getByLabel("Branch behind").click()
+      await first.getByLabel("Next branch").click()
       await first.hover()
       await first.locator("text=Edit").click()
       await page.keyboard.press("Control+A")

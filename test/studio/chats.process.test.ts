@@ -154,9 +154,9 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     const branch = page.url()
     for (const text of ["third", "fourth", "fifth"]) await ask(page, text)
     await page.locator(".user:has-text('second')").scrollIntoViewIfNeeded()
-    await page.getByRole("button", { name: "Branch before" }).click()
+    await page.getByRole("button", { name: "Previous branch" }).click()
     await page.waitForSelector(".branches:has-text('1 / 2')")
-    await page.getByRole("button", { name: "Branch behind" }).click()
+    await page.getByRole("button", { name: "Next branch" }).click()
     await page.waitForSelector(".branches:has-text('2 / 2')")
     assert.strictEqual(page.url(), branch)
     await page.waitForFunction(() => {
@@ -174,7 +174,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await page.click(".prompt .danger")
     await page.waitForSelector(".empty")
     await page.goto(branch)
-    await page.waitForSelector("text=The chat that this one branched from was deleted.")
+    await page.waitForSelector("text=The chat from which this chat branched was deleted.")
     assert.deepStrictEqual(faults, [])
     await close()
   })
@@ -208,7 +208,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     first.child.kill("SIGKILL")
     await page.waitForSelector("text=The connection is lost")
     await stand.command("servedChats", ["--store", store, "--port", new URL(first.url).port])
-    const silent = "text=If that process has ended, the run waits to be taken over."
+    const silent = "text=If that process has ended, the run waits until another process takes over."
     await page.waitForSelector(silent)
     await page.reload()
     await page.waitForSelector(silent)
@@ -218,17 +218,17 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await close()
   })
 
-  it("V-05: the first click on the colours changes them, in either scheme of the system", async () => {
+  it("V-05: the first click on the colors changes them, in either scheme of the system", async () => {
     const url = await stand.serve("servedChats")
     for (const colorScheme of ["light", "dark"] as const) {
       const { close, page } = await stand.open(url, { colorScheme })
       const paper = () => page.evaluate("getComputedStyle(document.body).backgroundColor")
       await page.waitForSelector(".empty")
       const before = await paper()
-      await page.getByRole("button", { name: /^Colours/ }).click()
+      await page.getByRole("button", { name: /^Colors/ }).click()
       assert.notStrictEqual(await paper(), before, colorScheme)
-      await page.getByRole("button", { name: /^Colours/ }).click()
-      await page.getByRole("button", { name: /^Colours/ }).click()
+      await page.getByRole("button", { name: /^Colors/ }).click()
+      await page.getByRole("button", { name: /^Colors/ }).click()
       assert.strictEqual(await paper(), before)
       await close()
     }

@@ -1,4 +1,4 @@
-/** The picture, the strip and the table in Chromium: what they show is what the fold has, at its places and colours. */
+/** The picture, the strip and the table in Chromium: what they show is what the fold has, at its places and colors. */
 import { assert, describe, it } from "@effect/vitest"
 import * as fs from "node:fs"
 import { createRequire } from "node:module"
@@ -81,22 +81,22 @@ describe.skipIf(!hasBrowser())("the picture", () => {
   }
 
   for (const colorScheme of ["light", "dark"] as const) {
-    it(`V-08: has the colours of the states at the places of the calls, ${colorScheme}`, () =>
+    it(`V-08: has the colors of the states at the places of the calls, ${colorScheme}`, () =>
       opened({ colorScheme }, async (page) => {
         await call(page, "show", runs.weaving)
         await drawn(page)
         const run = foldOf(runs.weaving)
         const expected = Object.fromEntries(run.list.map((each) => {
-          const colour = each.state === "failed"
+          const color = each.state === "failed"
             ? "bad"
             : each.state === "cancelled"
             ? "grey"
             : each.isEarly
             ? "early"
             : "plain"
-          return [each.path, colour]
+          return [each.path, color]
         }))
-        // The lines of a call that runs alone lighten its colour.
+        // The lines of a call that runs alone lighten its color.
         const seenBars = await call(page, "bars", expected)
         assert.strictEqual(expected["d03"], "plain")
         assert.deepStrictEqual({ ...seenBars, d03: "plain" }, expected)
@@ -249,7 +249,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       const legend = () => page.locator(".run-legend").innerText()
       assert.match(
         await legend(),
-        /waits for a key.*waits for a place.*one runs alone.*end of the reply.*left running/s
+        /waits for a key.*waits for a place.*a call runs alone.*end of the reply.*left running/s
       )
       assert.include(await page.locator(".run-detail").innerText(), "1,800 tokens in, 220 out")
       await call(page, "show", runs.ordering)

@@ -90,7 +90,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
       )
       assert.deepStrictEqual(users, [["wait", ""], ["wait", ""], [
         "second",
-        "Taken by this run: the one before had ended."
+        "Taken by this run: the previous run had ended."
       ]])
     }
     assert.deepStrictEqual(faults, [])
@@ -103,6 +103,8 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
     const other = await context.newPage()
     await other.goto(await addressOf(page))
     await say(page, "not that")
+    // A page that reads the session only after the withdrawal has nothing to show of the message.
+    await other.locator(waits, { hasText: "Waits for the next turn" }).waitFor()
     await page.getByRole("button", { name: "Withdraw" }).press("Enter")
     await said(page, "Message withdrawn.")
     await page.waitForFunction(() => document.activeElement?.id === "message")

@@ -207,7 +207,7 @@ export const forking = (site: Site, body: unknown): Result.Result<Forking, Body.
     }
   })
 
-/** Reads `{ title?, pinned? }`. A body must have at least one. */
+/** Reads `{ title?, pinned? }`, with at least one of the two fields. */
 export const labels = (site: Site, body: unknown): Result.Result<Sessions.Change, Body.BodyError> =>
   Posted.reading(() => {
     const reader = new Posted.Reader("a body", optionsOf(site))

@@ -419,8 +419,8 @@ export class Telling {
   }
 
   /**
-   * Hides the last `count` messages of the thread, except the last `shown` of them. An assistant message beginning
-   * there begins after them.
+   * Hides the thread's last `count` messages, except the last `shown`. An assistant message beginning there now begins
+   * after all `count` messages.
    */
   private hide(count: number, shown = 0): void {
     if (count === 0) return
@@ -636,7 +636,7 @@ const readAgent = (
     for (const inners of found) {
       let waits = 0
       for (const inner of inners) {
-        // Earlier events only supply the names of calls: a later run's events may lack them.
+        // Earlier events only supply the names of calls: a later run's events may lack these names.
         if (waits < agent.waits) {
           for (const told of inner.told) if (!isCompleted(told.event)) telling.within(runId, agent, told)
         } else if (waits === agent.waits || !agent.isWaiting) wanted.push(inner)

@@ -30,7 +30,7 @@ const look = (key: string, after: number): Effect.Effect<Polled, Journal.StoreEr
 
 type Look = Deferred.Deferred<Polled | undefined, Journal.StoreError>
 
-/** Running polls, by session and interval. One reader polls for all others waiting beside it. */
+/** Running polls, by session and interval. One reader polls for all readers waiting at the time. */
 export class Polls {
   private readonly underWay = new Map<string, Look>()
 

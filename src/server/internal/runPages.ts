@@ -159,7 +159,7 @@ const decidedIn = (kept: Session.Kept, publish: Event.PublicOptions): ReadonlyAr
 }
 
 /**
- * Returns a session's facts besides its runs, with the sessions branched from it. `canWithdraw` tells whether the
+ * Returns a session's facts besides its runs, with the session's branches. `canWithdraw` tells whether the
  * request may withdraw a waiting message.
  */
 export const sessionOf = (

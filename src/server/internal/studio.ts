@@ -1,5 +1,5 @@
 /**
- * Serves the Studio files, which contain no data: any browser naming the server may read them.
+ * Serves the Studio files, which contain no data: any browser naming the server may read the files.
  */
 import * as Effect from "effect/Effect"
 import type * as HttpServerRequest from "effect/http/HttpServerRequest"

@@ -33,7 +33,7 @@ export interface ToolFacts {
 /** A waiting call. `remember` is the extent to which its approval may be remembered. */
 export type Suspension = Event.PublicSuspension & { readonly remember?: "tool" | "arguments" }
 
-/** Most characters of arguments open to editing. */
+/** Maximum length of editable arguments, in characters. */
 const mostEdited = 20_000
 
 /** Input about a call, until answered. */
@@ -59,10 +59,10 @@ const kindOf = (value: unknown): string =>
 
 const kinds: { readonly [type: string]: string } = { string: "a text", number: "a number", boolean: "true or false" }
 
-/** Warning end. */
-const again = "Allow it once more to run it with these arguments."
+/** Ends a warning about edited arguments. */
+const again = "Allow again to run the call with these arguments."
 
-/** Most differences named. */
+/** Maximum number of named differences. */
 const mostNamed = 5
 
 /** Returns the differences in form between edited arguments and the model's, which passed the tool's schema. */
@@ -101,7 +101,7 @@ const approval = (suspension: Suspension, draft: Draft): Answer | string => {
   try {
     const edited: unknown = JSON.parse(draft.text)
     if (typeof edited !== "object" || edited === null || Array.isArray(edited)) {
-      return "The arguments are a JSON object."
+      return "The arguments must be a JSON object."
     }
     const differences = differencesOf(toolCall.arguments, edited)
     if (differences.length > 0 && draft.warned !== draft.text) {

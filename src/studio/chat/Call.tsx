@@ -5,7 +5,7 @@ import { Icon } from "../parts/Icon.tsx"
 import { Long } from "../parts/Long.tsx"
 import * as Words from "./words.ts"
 
-/** Time in milliseconds since the card received `from`, growing while shown. */
+/** Running time, growing while shown. `from` is the time already passed, in milliseconds. */
 const Elapsed = ({ from }: { readonly from: number }): ReactNode => {
   const [start] = useState(() => performance.now() - from)
   const [now, setNow] = useState(() => performance.now())
@@ -23,7 +23,7 @@ const Section = ({ text, title }: { readonly title: string; readonly text: strin
   </>
 )
 
-/** State of a call, with its time, attempts, and for a denial person and reason. */
+/** State of a call, with its time, its attempts, and the person who denied or stopped the call. */
 const State = ({ call, now }: { readonly call: Fold.Call; readonly now: number }): ReactNode => {
   const ran = Words.ranOf(call, now)
   const tries = call.attempts.length > 1 ? `, attempt ${call.attempts.length}` : ""
@@ -109,7 +109,7 @@ const Call = ({ call, onStop, run }: {
               />
             )}
             {call.original !== undefined && (
-              <Section title="Arguments that the model gave" text={Words.jsonOf(call.original)} />
+              <Section title="Arguments from the model" text={Words.jsonOf(call.original)} />
             )}
             {said.trim() !== "" && <Section title="Said by its agent" text={said} />}
             {inner.map((each) => <Call key={each.path} run={run} call={each} onStop={onStop} />)}
@@ -140,10 +140,10 @@ const Call = ({ call, onStop, run }: {
   )
 }
 
-/** Most consecutive calls with their own cards at once. */
+/** Maximum number of consecutive calls shown as cards without a group line. */
 const mostCards = 4
 
-/** States in the order in which they colour a group line: the first state held by any call wins. */
+/** States in the order in which they color a group line: the first state held by any call wins. */
 const telling = ["asks", "running", "waiting", "failed", "denied", "cancelled"] as const
 
 const stateOfAll = (calls: ReadonlyArray<Fold.Call>): Fold.State =>

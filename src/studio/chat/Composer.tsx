@@ -1,4 +1,4 @@
-/** The message field. A session keeps typed text until sent. */
+/** The message field. The page keeps the text typed for a session until the text is sent. */
 import { type ReactNode, type Ref, useImperativeHandle, useLayoutEffect, useRef, useState } from "react"
 import type { Mode } from "../data/client.ts"
 import { Icon } from "../parts/Icon.tsx"

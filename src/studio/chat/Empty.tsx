@@ -1,9 +1,9 @@
-/** A session before its first message: the agent's description, abilities and example requests. */
+/** A session before its first message: the agent's description, model, tools and example messages. */
 import type { ReactNode } from "react"
 import type * as Client from "../data/client.ts"
 import { Mark } from "../sessions/List.tsx"
 
-/** Number of tools named before a button hides the others. */
+/** Number of tools shown at first. The others are folded. */
 const mostNamed = 12
 
 const marks = { always: "asks first", sometimes: "may ask first" } as const

@@ -55,7 +55,7 @@ export class Boundary extends Component<{ readonly text: () => string; readonly 
     if (!this.state.isBroken) return this.props.children
     return (
       <div className="broken">
-        <p className="note">This message cannot be shown as usual. This is its text.</p>
+        <p className="note">This message cannot be shown as usual. Its text follows.</p>
         <Plain text={this.props.text()} />
       </div>
     )
@@ -115,11 +115,11 @@ const Edit = ({ message, onClose, onEdit }: {
 
 const Steps = ({ at, of, onStep }: Branches): ReactNode => (
   <span className="branches" role="group" aria-label={`Branch ${at} of ${of}`}>
-    <button type="button" className="quiet" aria-label="Branch before" disabled={at <= 1} onClick={() => onStep(-1)}>
+    <button type="button" className="quiet" aria-label="Previous branch" disabled={at <= 1} onClick={() => onStep(-1)}>
       ‹
     </button>
     {at} / {of}
-    <button type="button" className="quiet" aria-label="Branch behind" disabled={at >= of} onClick={() => onStep(1)}>
+    <button type="button" className="quiet" aria-label="Next branch" disabled={at >= of} onClick={() => onStep(1)}>
       ›
     </button>
   </span>
@@ -142,7 +142,7 @@ export const User = memo(({ actions, message }: { readonly message: Said; readon
           </div>
         )}
       {(message.mode === "steer" || message.mode === "follow") && <p className="fate">{Words.taken}</p>}
-      {/* The button that began the edit is there when it ends, and has the focus again. */}
+      {/* The button that begins an edit stays in the page, hidden, so that it can take the focus back. */}
       <p className="foot" hidden={isEdited}>
         {branches !== undefined && branches.of > 1 && <Steps {...branches} />}
         <Copy text={text} what="your message" />

@@ -66,7 +66,7 @@ const expectedOf = (schema: Schema): string => {
   return `JSON: ${Words.brief(schema["properties"] ?? schema, 400)}`
 }
 
-/** Returns a text's value, or the reason why it has none. */
+/** Returns a text's value, or a sentence about the text's fault. */
 const valueOf = (text: string, schema: Schema | undefined, kind: string): { value: unknown } | string => {
   if (text.trim() === "") return "The answer is empty."
   if (schema === undefined ? kind === "question" : typeOf(schema) === "string") return { value: text }
@@ -147,7 +147,7 @@ const Form = ({ fields, isSending, onValue }: {
           <div key={field.name} className="field">
             <label htmlFor={`${id}${index}`}>
               {Words.marked(field.name)}
-              {field.isRequired ? "" : " (may be left empty)"}
+              {field.isRequired ? "" : " (optional)"}
               {typeof description === "string" ? `: ${Words.marked(description.slice(0, 300))}` : ""}
             </label>
             <Input

@@ -11,7 +11,7 @@ const reasons: { readonly [reason: string]: string } = {
   waiting: "the run waits for an answer",
   stopped: "the run was stopped",
   failed: "the run failed",
-  max_turns: "the run had reached its most turns",
+  max_turns: "the run had reached its turn limit",
   halted: "a call ended the run"
 }
 
@@ -55,7 +55,7 @@ export interface Read extends Pick<Store.Snapshot, "running" | "session" | "stat
   readonly shown: ReadonlyArray<Store.Shown>
 }
 
-/** Returns the known fates of messages in words, by id. A message immediately beginning a run has none. */
+/** Returns the known fates of messages in words, by id. A message immediately beginning a run has no fate to tell. */
 const fatesIn = ({ running, shown, waiting }: Read): ReadonlyMap<string, string> =>
   new Map([
     ...shown.slice(-2).flatMap(({ message, run }) => [

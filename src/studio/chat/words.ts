@@ -89,7 +89,7 @@ export const isStoppable = (run: Fold.Run, { isProviders, state, stopAt }: Fold.
   run.end === undefined && run.stopAt === undefined && stopAt === undefined && !isProviders
   && (state === "running" || state === "waiting")
 
-/** Returns the sign before a call's name, with the same meaning as its colour. */
+/** Returns the sign before a call's name, with the same meaning as its color. */
 export const signOf = ({ decided, state }: Fold.Call): string =>
   state === "asks" && decided === undefined ? "? " : signs[state] ?? ""
 
@@ -191,7 +191,7 @@ export const saidText = (content: unknown): string => {
 /** Words for the runtime's error answers, by code. */
 const problems: { readonly [code: string]: string } = {
   invalid_arguments: "The arguments do not fit",
-  unknown_effect: "The effect is not known",
+  unknown_effect: "The effect is unknown",
   abandoned: "It has not stopped"
 }
 
@@ -219,7 +219,7 @@ export const errorOf = (content: unknown): string => {
 }
 
 /** Fate of a message sent into a run, and then beginning the next. */
-export const taken = "Taken by this run: the one before had ended."
+export const taken = "Taken by this run: the previous run had ended."
 
 /** Returns a sentence about calls left running by a run, or `""`. */
 export const leftOf = ({ abandoned }: Fold.Run): string => {

@@ -1,12 +1,12 @@
 /**
- * Requests to the page's server. The page asks for a token if the server requires one. Only this object holds the
- * token, until the page closes.
+ * Requests to the page's server. The page asks for a token if the server requires authorization. Only this object holds
+ * the token, until the page closes.
  */
 import type * as Event from "../../Event.ts"
 import type * as Message from "../../Message.ts"
 import type { Decision, Told } from "./fold.ts"
 
-/** A request refused by the server, or failing to reach it. */
+/** A request refused by the server, or not reaching the server. */
 export class Refused extends Error {
   /** HTTP status. 0 if the server was not reached. */
   readonly status: number
@@ -134,7 +134,7 @@ export interface Answer {
   readonly remember?: "tool" | "arguments"
 }
 
-/** Outcome of each call in a stopped run, by call id. */
+/** Calls in a stopped run by outcome, as call ids. */
 export interface StopReport {
   readonly ended?: ReadonlyArray<string>
   readonly refused?: ReadonlyArray<string>
@@ -164,9 +164,9 @@ interface Sent {
   readonly signal?: AbortSignal | undefined
 }
 
-const firstNote = "The server asks for a token. It is kept in this page only, until the page is closed."
-const wrongNote = "The server did not accept the token. Try another one."
-const overNote = "The server does not accept the token any more. Give another one to continue."
+const firstNote = "The server asks for a token. Only this page keeps the token, until the page is closed."
+const wrongNote = "The server did not accept the token. Try another token."
+const overNote = "The server no longer accepts the token. Enter another token to continue."
 
 /** Returns a new random id. `randomUUID` is missing on pages from another machine without TLS. */
 export const newId = (): string =>
@@ -323,7 +323,7 @@ export class Client {
     return status === 401 || status === 403
   }
 
-  /** Sends a request, repeating it with a token if the server asks for one. */
+  /** Sends a request, and repeats the request with a token if the server asks for a token. */
   private async request(method: string, path: string, sent: Sent = {}): Promise<Response> {
     while (true) {
       const used = this.token

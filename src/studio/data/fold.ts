@@ -6,8 +6,8 @@
 import type * as Event from "../../Event.ts"
 
 /**
- * Call state: `asked` until it waits or starts, `asks` while it waits for an answer from outside, and `done`, `failed`,
- * `cancelled` or `denied` from its answer on.
+ * Call state: `asked` until the call waits or starts, `waiting` for its turn, `running` in its handler, `asks` while it
+ * waits for an answer from outside, and `done`, `failed`, `cancelled` or `denied` from its answer on.
  */
 export type State = "asked" | "waiting" | "running" | "asks" | "done" | "failed" | "cancelled" | "denied"
 
@@ -236,9 +236,9 @@ export interface Run {
   /** Typed answer so far. */
   output?: { readonly value: unknown; readonly isWhole: boolean }
   readonly counts: Counts
-  /** Number of processed events, growing with each change. */
+  /** Number of processed events and other changes. */
   version: number
-  /** Counts changes to ended parts: discarded replies, and restarted calls. */
+  /** Counts changes to earlier parts: discarded replies, restarted calls, and calls with another completion time. */
   revision: number
   /** Each owner's last turn. */
   readonly last: Map<string, Turn>
@@ -448,7 +448,7 @@ const tellWhole = (turn: Turn, text: string): void => {
   say(turn, "text", text, true)
 }
 
-/** Notes from another call's wait that a call runs alone, and so do calls to its tool. */
+/** Notes from another call's wait that a call runs alone, and that all calls to its tool do. */
 const markAlone = (run: Run, call: Call, by: Call): void => {
   call.aloneBy.add(by.path)
   if (call.isAlone) return
@@ -462,14 +462,14 @@ const ranAtOnce = (one: Call, other: Call): boolean =>
   one !== other && one.started !== undefined && other.started !== undefined
   && one.started < (other.ended ?? Infinity) && other.started < (one.ended ?? Infinity)
 
-/** Neighbouring calls to check for concurrency, in each direction. */
-const neighbours = 20
+/** Neighboring calls to check for concurrency, in each direction. */
+const neighbors = 20
 
 /** Tells whether a call ran beside another requested shortly before or after. */
 const hasRunBeside = (run: Run, call: Call): boolean => {
   const calls = run.turns.findLast(({ index, owner }) => owner === call.owner && index === call.turn)?.calls ?? []
   const at = calls.lastIndexOf(call.path)
-  return calls.slice(Math.max(0, at - neighbours), at + neighbours).some((path) => {
+  return calls.slice(Math.max(0, at - neighbors), at + neighbors).some((path) => {
     const other = run.calls.get(path)
     return other !== undefined && ranAtOnce(call, other)
   })
@@ -527,7 +527,7 @@ const forgetUnstarted = (run: Run, call: Call): void => {
   if (to !== undefined && call.ready !== undefined) standAt(run, call, to)
 }
 
-/** Returns the turn with a call. */
+/** Returns the turn with a call, if still its owner's last turn. */
 const turnOf = (run: Run, { owner, turn }: Call): Turn | undefined => {
   const last = run.last.get(owner)
   return last?.index === turn ? last : undefined
@@ -645,8 +645,8 @@ export const decide = (run: Run, path: string, decision: Decision): void => {
 }
 
 /**
- * Marks an earlier run's call as answered or carried on by a later run. Returns `false` if the earlier run has no such
- * waiting call, or the call was already marked as running.
+ * Marks an earlier run's call as answered or carried on by a later run. Returns `false` unless the earlier run has such
+ * a call, still waiting for an answer or already carried on.
  */
 export const settle = (earlier: Run, settled: Settled): boolean => {
   const call = earlier.calls.get(settled.path)
@@ -680,7 +680,7 @@ export const carriedOn = (call: Call): Settled | undefined => {
     }
 }
 
-/** Returns an event's time in the run, which never goes back. */
+/** Returns an event's time in the run: 0 at the earliest, and the run's latest time for an event without a time. */
 const timeOf = (run: Run, at: number | undefined): number => {
   if (typeof at !== "number") return run.now
   run.startedAt ??= at

@@ -1,6 +1,6 @@
-/** Preferences about the page itself: widths and the colour scheme. Browsers store no session data. */
+/** Preferences about the page itself: the picture's width and the color scheme. Browsers store no session data. */
 
-/** Colour scheme. */
+/** Color scheme. */
 export type Scheme = "system" | "light" | "dark"
 
 /** Reads a preference. Returns `undefined` if the browser stores nothing. */

@@ -358,7 +358,7 @@ export class Session {
       try {
         const response = await this.client.events(this.agent, this.id, this.lastId, this.abort.signal)
         this.isAnew = this.lastId === undefined
-        // The stream does not contain a run that ended before it was open.
+        // The stream does not contain a run that ended before the stream opened.
         await this.refresh(pageSize)
         if (this.lastId === undefined) {
           const last = Array.from(this.entries.values()).at(-1)?.run
@@ -395,7 +395,7 @@ export class Session {
     }
   }
 
-  /** Finds out whether a run's journal has something new. */
+  /** Waits until no event has arrived for a while, and then marks a run told only by the journal as silent. */
   private async listen(): Promise<void> {
     if (this.isListening) return
     this.isListening = true
@@ -413,7 +413,7 @@ export class Session {
     const event = JSON.parse(data)
     this.heard++
     this.isSilent = false
-    // The middle of an offset is the attempt number in the telling process. Journal offsets have none.
+    // The middle of an offset is the journal version at the run's start or resumption. Journal events have 0 there.
     this.isKept = id?.split(".").at(-2) === "0"
     if (this.isKept) void this.listen()
     if (id !== undefined) this.lastId = id
@@ -455,7 +455,7 @@ export class Session {
     if (next !== undefined && (next.end !== undefined || next.now >= entry.run.now)) {
       entry.run = next
       delete entry.next
-      // Repeated events are not included.
+      // The combined run lacks the repeated events.
       delete entry.whole
     }
     if (event._tag === "ChatCompleted") this.complete(run)
@@ -526,7 +526,9 @@ export class Session {
     return await this.attempt(async () => {
       const fate = await this.client.withdraw(this.agent, this.id, message)
       this.settle(message, fate)
-      return fate.became === "withdrawn" ? undefined : "This message was not withdrawn: it has its fate."
+      return fate.became === "withdrawn"
+        ? undefined
+        : "This message was not withdrawn: a run has already taken or refused the message."
     })
   }
 

@@ -1,6 +1,6 @@
 /**
- * State of the page: the agents, the chosen agent, its session list, and the shown session. The address names the last
- * two, as `#AGENT/SESSION`.
+ * State of the page: the agents, the chosen agent, its session list, and the shown session. The address names the
+ * chosen agent and the shown session, as `#AGENT/SESSION`.
  */
 import * as Client from "./client.ts"
 import * as Lists from "./list.ts"

@@ -1,4 +1,4 @@
-/** Colours code. Loaded with the first complete code block. */
+/** Colors code. Loaded with the first complete code block. */
 import type { RootContent, Text } from "hast"
 import { common, createLowlight } from "lowlight"
 import type { ReactNode } from "react"
@@ -6,7 +6,7 @@ import { memo } from "react"
 
 const lowlight = createLowlight(common)
 
-/** Maximum number of coloured characters: some grammars read a long text several times. */
+/** Maximum number of colored characters: some grammars read a long text several times. */
 const most = 20_000
 
 const isText = (node: RootContent): node is Text => node.type === "text"
@@ -20,10 +20,10 @@ const show = (node: RootContent, key: number): ReactNode => {
   )
 }
 
-const isColoured = (lang: string, value: string): boolean =>
+const isColored = (lang: string, value: string): boolean =>
   value.length <= most && lowlight.registered(lang) && value.split("\n").every((line) => line.length <= 2_000)
 
-/** Code in its language's colours. */
+/** Code in its language's colors. */
 export const Code = memo(({ lang, value }: { readonly lang: string; readonly value: string }) => (
-  <code>{isColoured(lang, value) ? lowlight.highlight(lang, value).children.map(show) : value}</code>
+  <code>{isColored(lang, value) ? lowlight.highlight(lang, value).children.map(show) : value}</code>
 ))

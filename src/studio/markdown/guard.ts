@@ -3,7 +3,7 @@
  * becomes plain text. A piece depends only on the text from its start on, and no longer changes once followed by
  * another: a growing text is split again from its last piece.
  *
- * A piece begins where a top-level block certainly begins. All checks err towards plain text: every block start they
+ * A piece begins where a top-level block certainly begins. All checks err toward plain text: every block start they
  * find is also a block start for the parser.
  */
 

@@ -17,7 +17,7 @@ export const Copy = ({ text, what }: { readonly text: string; readonly what: str
       announce("Copied.")
     } catch {
       setState("failed")
-      announce("The browser did not allow to copy.")
+      announce("The browser did not allow copying.")
     }
   }
   return (

@@ -1,4 +1,4 @@
-/** Dialogs: each takes the focus, and returns it. Escape and a press outside change nothing. */
+/** Dialogs: each takes the focus, and returns the focus at its end. Escape and a press outside only close a dialog. */
 import { type ReactNode, useEffect, useId, useRef } from "react"
 
 const Dialog = ({ children, name = "", onClose, title }: {
@@ -69,7 +69,7 @@ export const Prompt = ({ action, children, isDangerous = false, onClose, onDone,
 const keys: ReadonlyArray<readonly [keys: ReadonlyArray<string>, what: string]> = [
   [["Enter"], "sends the message"],
   [["Shift", "Enter"], "starts a new line"],
-  [["Alt", "Enter"], "keeps the message for the next run, while one works"],
+  [["Alt", "Enter"], "keeps the message for the next run, while a run works"],
   [["Esc"], "stops the run, closes what is open, or empties the search"],
   [["/"], "searches the chats"],
   [["n"], "begins a new chat"],
@@ -78,8 +78,8 @@ const keys: ReadonlyArray<readonly [keys: ReadonlyArray<string>, what: string]> 
   [["p"], "shows and hides the picture of the last run"],
   [["f"], "shows the picture in the whole window"],
   [["+", "−", "0"], "zoom the picture in and out, and show all of it"],
-  [["←", "→"], "choose a call of the picture by its time"],
-  [["↑", "↓"], "choose a call as the table has them"],
+  [["←", "→"], "choose a call in the picture, by time"],
+  [["↑", "↓"], "choose a call in table order"],
   [["?"], "shows these keys"]
 ]
 

@@ -1,4 +1,4 @@
-/** Page icons, drawn as lines in the neighbouring text's colour. */
+/** Page icons, drawn as lines in the neighboring text's color. */
 import type { ReactNode } from "react"
 
 const paths = {

@@ -48,7 +48,7 @@ const giveBack = (isMoved: boolean): void => {
 
 /**
  * Returns the focus whenever its holder has closed, ended or disappeared: to the previous holder, which opened the
- * closed element, or else to the message field. Returns a function ending this behaviour.
+ * closed element, or else to the message field. Returns a function ending this behavior.
  */
 export const keepFocus = (): () => void => {
   let timer: ReturnType<typeof setTimeout> | undefined

@@ -93,7 +93,7 @@ const Known = ({ call, layout, now, onChoose, onFold, onStop, run }: Properties 
     <>
       <h3>
         <b>
-          <span className={`run-dot ${Draw.colourOf(call)}`} aria-hidden="true" />
+          <span className={`run-dot ${Draw.colorOf(call)}`} aria-hidden="true" />
           {call.name}
         </b>
         <span>{Phrases.stateOf(call)}</span>

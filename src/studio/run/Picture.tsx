@@ -24,7 +24,7 @@ interface Properties {
   readonly isOpened?: boolean
   /** Reports that it has taken the focus. */
   readonly onEntered?: () => void
-  /** Expands the picture to the whole window, or restores it. */
+  /** Expands the picture to the whole window, or reduces it again. */
   readonly onWide?: () => void
   readonly onClose?: () => void
   /** Stops a call of a live run, by its path. */
@@ -33,7 +33,7 @@ interface Properties {
 
 /** Key help for a reader unable to see the picture. */
 const hint = "Right and left choose a call by its time, down and up by its place in the table, "
-  + "plus, minus and 0 zoom. Table has the same."
+  + "plus, minus and 0 zoom. The table has the same calls."
 
 type Window = readonly [from: number, to: number]
 
@@ -45,7 +45,11 @@ const legend: ReadonlyArray<
   ["tick", "a call is asked for", ({ list }) => list.length > 0],
   ["origin", "from there to the chosen call", (_, chosen) => chosen !== undefined && chosen.turn >= 0],
   ["early", "started before the reply ended", ({ counts }) => counts.early > 0],
-  ["plain", "started after it", ({ list }) => list.some(({ isEarly, state }) => state === "done" && !isEarly)],
+  [
+    "plain",
+    "started after the reply ended",
+    ({ list }) => list.some(({ isEarly, state }) => state === "done" && !isEarly)
+  ],
   ["live", "runs (blue edge: early)", ({ counts, end }) => counts.running > 0 && end === undefined],
   ["alone", "alone, between dashed lines", ({ alone }) => alone.calls.length > 0],
   ["bad", "✕ failed, ⊘ denied", ({ counts }) => counts.failed + counts.denied > 0],
@@ -53,7 +57,7 @@ const legend: ReadonlyArray<
   ["asks", "? asks", ({ counts }) => counts.asks > 0],
   ["key", "waits for a key", (run) => hasWait(run, "key")],
   ["permit", "waits for a place", (run) => hasWait(run, "permit")],
-  ["exclusive", "waits, since one runs alone", (run) => hasWait(run, "exclusive")],
+  ["exclusive", "waits, since a call runs alone", (run) => hasWait(run, "exclusive")],
   ["reply", "waits for the end of the reply", ({ list }) => list.some((call) => Phrases.isLate(call))],
   ["stop", "dashed: left running", ({ abandoned }) => abandoned.length > 0],
   ["resumed", "dotted: resumed", ({ resumed }) => resumed.length > 0]
@@ -142,7 +146,7 @@ const Surface = ({ choose, chosen, fold, laid, now, run }: SurfaceProperties) =>
     const frame = requestAnimationFrame(() => {
       const context = element.getContext("2d")
       const ratio = fit(element, width, height)
-      if (context !== null) Draw.draw(context, run, layout, { ...view, ratio }, Draw.coloursOf(element), chosen)
+      if (context !== null) Draw.draw(context, run, layout, { ...view, ratio }, Draw.colorsOf(element), chosen)
     })
     return () => cancelAnimationFrame(frame)
   }, [run, laid, from, to, top, width, height, row, now, chosen, scheme])

@@ -13,7 +13,7 @@ interface Properties {
   /** Run version, for drawing the strip again. */
   readonly version: number
   readonly onOpen: () => void
-  /** `true` while the whole picture is open; the strip then closes it. */
+  /** `true` while the whole picture is open; the strip then closes the picture. */
   readonly isOpen?: boolean
   /** `false` for an unfinished run that has stopped progressing. `true` by default. */
   readonly isLive?: boolean
@@ -34,7 +34,7 @@ export const Strip = ({ isLive = true, isOpen = false, onOpen, run, version }: P
     if (canvas.current === null || context === null || context === undefined || width === 0) return
     const ratio = fit(canvas.current, width, height)
     const view = { from: 0, to: Math.max(1, now * 1.01), top: 0, width, height, ratio, row, now, isStrip: true }
-    Draw.draw(context, run, laid.layout, view, Draw.coloursOf(canvas.current), undefined)
+    Draw.draw(context, run, laid.layout, view, Draw.colorsOf(canvas.current), undefined)
   }, [run, laid, now, width, height, row, scheme])
   return (
     <button

@@ -71,7 +71,7 @@ const Row = (
         </span>
       </th>
       <td>
-        <span className={`run-dot ${Draw.colourOf(call)}`} aria-hidden="true" />
+        <span className={`run-dot ${Draw.colorOf(call)}`} aria-hidden="true" />
         {Words.signOf(call)}
         {Phrases.stateOf(call)}
       </td>
@@ -82,7 +82,7 @@ const Row = (
           )}
           {(call.started !== undefined || call.ended !== undefined) && (
             <i
-              className={Draw.colourOf(call)}
+              className={Draw.colorOf(call)}
               style={{ left: percent(start, all), width: percent((call.ended ?? now) - start, all) }}
             />
           )}

@@ -48,22 +48,22 @@ const names = [
   "wait-reply"
 ] as const
 
-type Colour = (typeof names)[number]
+type Color = (typeof names)[number]
 
-/** Picture colours, by style name. */
-export type Colours = { readonly [Name in Colour]: string }
+/** Picture colors, by style name. */
+export type Colors = { readonly [Name in Color]: string }
 
-/** Returns an element's colours, defined as custom properties. */
-export const coloursOf = (element: Element): Colours => {
+/** Returns an element's colors, defined as custom properties. */
+export const colorsOf = (element: Element): Colors => {
   const style = getComputedStyle(element)
-  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--run-${name}`).trim()])) as Colours
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--run-${name}`).trim()])) as Colors
 }
 
 /** Axis height. */
 export const axis = 26
 
-/** Returns a call's colour, from its state and whether it started before its reply ended. */
-export const colourOf = (call: Fold.Call): Colour => {
+/** Returns a call's color, from its state and whether it started before its reply ended. */
+export const colorOf = (call: Fold.Call): Color => {
   switch (call.state) {
     case "failed":
     case "denied":
@@ -151,15 +151,15 @@ const stepOf = (span: number, width: number): number => {
   return ([1, 2, 5].find((factor) => factor * power >= least) ?? 10) * power
 }
 
-let hatch: { readonly colour: string; readonly pattern: CanvasPattern | null } | undefined
+let hatch: { readonly color: string; readonly pattern: CanvasPattern | null } | undefined
 
 /** Returns the hatching for a call running alone. */
-const hatchOf = (context: CanvasRenderingContext2D, colour: string): CanvasPattern | string => {
-  if (hatch?.colour !== colour) {
+const hatchOf = (context: CanvasRenderingContext2D, color: string): CanvasPattern | string => {
+  if (hatch?.color !== color) {
     const tile = new OffscreenCanvas(6, 6)
     const lines = tile.getContext("2d")
     if (lines !== null) {
-      lines.strokeStyle = colour
+      lines.strokeStyle = color
       lines.lineWidth = 1.4
       lines.beginPath()
       for (const [x, y, right, up] of [[-1, 7, 7, -1], [-1, 1, 1, -1], [5, 7, 7, 5]] as const) {
@@ -168,9 +168,9 @@ const hatchOf = (context: CanvasRenderingContext2D, colour: string): CanvasPatte
       }
       lines.stroke()
     }
-    hatch = { colour, pattern: context.createPattern(tile, "repeat") }
+    hatch = { color, pattern: context.createPattern(tile, "repeat") }
   }
-  return hatch.pattern ?? colour
+  return hatch.pattern ?? color
 }
 
 /** A bar in the window, in pixels. */
@@ -196,7 +196,7 @@ class Drawing {
   private readonly run: Fold.Run
   private readonly layout: Layouts.Layout
   private readonly view: View
-  private readonly colours: Colours
+  private readonly colors: Colors
   private readonly chosen: Layouts.Bar | undefined
   private readonly seen: Array<Seen> = []
   private widths = widthsOf("")
@@ -209,14 +209,14 @@ class Drawing {
     run: Fold.Run,
     layout: Layouts.Layout,
     view: View,
-    colours: Colours,
+    colors: Colors,
     chosen: string | undefined
   ) {
     this.context = context
     this.run = run
     this.layout = layout
     this.view = view
-    this.colours = colours
+    this.colors = colors
     this.chosen = chosen === undefined ? undefined : layout.bars.get(chosen)
     const { height, isStrip, row, top } = view
     this.first = Math.max(0, Math.floor(top / row))
@@ -227,9 +227,9 @@ class Drawing {
   }
 
   draw(): void {
-    const { colours, context, view: { height, isStrip, ratio, width } } = this
+    const { colors, context, view: { height, isStrip, ratio, width } } = this
     context.setTransform(ratio, 0, 0, ratio, 0, 0)
-    context.fillStyle = colours.paper
+    context.fillStyle = colors.paper
     context.fillRect(0, 0, width, height)
     context.textBaseline = "middle"
     if (!isStrip) this.grid()
@@ -277,11 +277,11 @@ class Drawing {
   }
 
   /** Writes a text, cut to its available space, and returns its width. */
-  private write(text: string, x: number, y: number, room: number, colour: string): number {
+  private write(text: string, x: number, y: number, room: number, color: string): number {
     const { context } = this
     if (room < 12) return 0
     const whole = this.widthOf(text)
-    context.fillStyle = colour
+    context.fillStyle = color
     if (whole <= room) {
       context.fillText(text, x, y)
       return whole
@@ -295,7 +295,7 @@ class Drawing {
 
   /** Clears the background of a text. */
   private plate(depth: number, x: number, y: number, width: number, height: number): void {
-    this.context.fillStyle = depth > 0 ? this.colours.ground : this.colours.paper
+    this.context.fillStyle = depth > 0 ? this.colors.ground : this.colors.paper
     this.context.fillRect(x, y, width, height)
   }
 
@@ -325,10 +325,10 @@ class Drawing {
   }
 
   private grid(): void {
-    const { colours, context, run, view } = this
+    const { colors, context, run, view } = this
     const step = stepOf(view.to - view.from, view.width)
     const stop = this.stopLabel()
-    context.strokeStyle = colours.line
+    context.strokeStyle = colors.line
     context.lineWidth = 1
     this.font(11)
     context.beginPath()
@@ -339,24 +339,24 @@ class Drawing {
       context.lineTo(x, view.height)
       const words = time === 0 ? "0" : Words.seconds(time)
       const isCovered = stop !== undefined && x + 4 < stop.to && x + 4 + this.widthOf(words) > stop.from
-      if (!isCovered) this.write(words, x + 4, 13, 80, colours.faint)
+      if (!isCovered) this.write(words, x + 4, 13, 80, colors.faint)
     }
     context.stroke()
   }
 
   /** Draws the tinted rows of nested runs. */
   private grounds(): void {
-    const { colours, context, view: { isStrip, now, row: height } } = this
+    const { colors, context, view: { isStrip, now, row: height } } = this
     for (const { call, depth, row, rows } of this.blocks) {
       const x = this.x(startOf(call))
       const width = Math.max(2, this.x(Math.max(call.ended ?? now, startOf(call))) - x)
       const [inset, gap] = isStrip ? [0, 0] : [4, 1]
-      context.fillStyle = colours.ground
+      context.fillStyle = colors.ground
       context.beginPath()
       context.roundRect(x - inset, this.y(row) + gap, width + 2 * inset, rows * height - 2 * gap, isStrip ? 1 : 6)
       context.fill()
       if (isStrip || depth < 2) continue
-      context.strokeStyle = colours.line
+      context.strokeStyle = colors.line
       context.lineWidth = 1
       context.stroke()
     }
@@ -364,8 +364,8 @@ class Drawing {
 
   /** Draws the hairlines at both ends of calls running alone. */
   private alone(): void {
-    const { colours, context, run, view } = this
-    context.strokeStyle = colours["wait-exclusive"]
+    const { colors, context, run, view } = this
+    context.strokeStyle = colors["wait-exclusive"]
     context.lineWidth = 1
     context.setLineDash([3, 3])
     let drawn = -2
@@ -383,13 +383,13 @@ class Drawing {
 
   /** Draws the line from the chosen call's origin in the reply. */
   private origin(): void {
-    const { chosen, colours, context, layout, view } = this
+    const { chosen, colors, context, layout, view } = this
     if (chosen === undefined || chosen.call.turn < 0) return
     const lane = layout.lanes.get(chosen.call.owner)
     if (lane === undefined || lane.isHidden) return
     const [x, y] = [this.x(Phrases.readyOf(chosen.call)), this.y(lane.base) + view.row - 3]
     const [right, low] = [this.x(startOf(chosen.call)), this.y(chosen.row) + view.row / 2]
-    context.strokeStyle = colours.ink
+    context.strokeStyle = colors.ink
     context.lineWidth = 1.5
     context.beginPath()
     context.moveTo(x, y)
@@ -398,7 +398,7 @@ class Drawing {
   }
 
   private bands(): void {
-    const { colours, context, first, last, layout, view } = this
+    const { colors, context, first, last, layout, view } = this
     const { isStrip, now, row: rowHeight } = view
     for (let row = first; row <= last; row++) {
       const bands = layout.bands[row] ?? []
@@ -416,12 +416,12 @@ class Drawing {
           const x = this.x(from)
           const right = Math.max(x + 1.2, this.x(to ?? now))
           const full = token === undefined ? right : Math.min(right, this.x(token))
-          context.fillStyle = colours["model-wait"]
+          context.fillStyle = colors["model-wait"]
           context.beginPath()
           context.roundRect(x, y, right - x, height, isStrip ? 0 : 4)
           context.fill()
           if (full < right) {
-            context.fillStyle = error === undefined ? colours.model : colours.bad
+            context.fillStyle = error === undefined ? colors.model : colors.bad
             context.beginPath()
             context.roundRect(
               full,
@@ -433,7 +433,7 @@ class Drawing {
             context.fill()
           }
           if (isStrip) continue
-          context.fillStyle = colours.bad
+          context.fillStyle = colors.bad
           for (const { at } of retries) context.fillRect(this.x(at) - 1, y, 2, height)
         }
         if (!isStrip) this.turn(turn, depth, y, height)
@@ -443,7 +443,7 @@ class Drawing {
 
   /** Draws a turn's words, and the ticks for its calls. */
   private turn(turn: Fold.Turn, depth: number, y: number, height: number): void {
-    const { colours, context, run, view } = this
+    const { colors, context, run, view } = this
     this.font(11)
     const request = turn.requests.at(-1)
     const x = this.x(turn.from)
@@ -452,17 +452,17 @@ class Drawing {
     const short = `${turn.index + 1}`
     const long = depth === 0 ? `turn ${short}` : short
     const model = request?.model === undefined ? [] : [`${long}  ${request.model}`]
-    const rooms = [[Math.max(0, x), full, colours.ink], [Math.max(0, full), right, colours["on-model"]]] as const
+    const rooms = [[Math.max(0, x), full, colors.ink], [Math.max(0, full), right, colors["on-model"]]] as const
     const fitting = [...model, long, short].flatMap((text) => {
       const width = this.widthOf(text) + 10
       const room = rooms.find(([from, to]) => to - from >= width)
       return room === undefined ? [] : [{ text, room }]
     })[0]
     if (fitting !== undefined) {
-      const { room: [from, to, colour], text } = fitting
-      this.write(text, from + 5, y + height / 2 + 0.5, to - from, colour)
+      const { room: [from, to, color], text } = fitting
+      this.write(text, from + 5, y + height / 2 + 0.5, to - from, color)
     }
-    context.fillStyle = colours.ink
+    context.fillStyle = colors.ink
     let drawn = -2
     const { calls } = turn
     const readyAt = (index: number) => {
@@ -490,11 +490,11 @@ class Drawing {
   private waits(): void {
     const { layout, run, view } = this
     const { isStrip, now, row } = view
-    const lines = new Map<Colour, Array<number>>()
+    const lines = new Map<Color, Array<number>>()
     const words: Array<() => void> = []
-    const add = (colour: Colour, ...points: ReadonlyArray<number>) => {
-      const known = lines.get(colour)
-      if (known === undefined) lines.set(colour, [...points])
+    const add = (color: Color, ...points: ReadonlyArray<number>) => {
+      const known = lines.get(color)
+      if (known === undefined) lines.set(color, [...points])
       else known.push(...points)
     }
     for (const { bar, y } of this.seen) {
@@ -509,12 +509,12 @@ class Drawing {
       const middle = Math.round(y + row / 2)
       const reasons = call.waits.length === 0 ? [undefined] : call.waits
       reasons.forEach((wait, index) => {
-        const colour = colourOfWait(wait)
+        const color = colorOfWait(wait)
         const from = index === 0 || wait === undefined ? left : this.x(wait.from)
         const to = wait?.to === undefined || index === reasons.length - 1 ? right : this.x(wait.to)
-        add(colour, from, middle, to, middle)
+        add(color, from, middle, to, middle)
         if (isStrip) return
-        if (index === 0) add(colour, Math.round(from) + 1, middle - 4, Math.round(from) + 1, middle + 4)
+        if (index === 0) add(color, Math.round(from) + 1, middle - 4, Math.round(from) + 1, middle + 4)
         if (wait === undefined || to - from < 30) return
         words.push(() => this.word(bar, wait, from, to, middle))
         const other = Layouts.releaser(run, layout, call, wait)
@@ -523,15 +523,15 @@ class Drawing {
         const isBelow = place.row < bar.row
         const start = Math.round(this.x(other.ended ?? end))
         const top = this.y(place.row) + (isBelow ? row - 3 : 3)
-        add(colour, start, top, start, isBelow ? middle - 4 : middle + 4)
-        add(colour, start, isBelow ? middle - 4 : middle + 4, to, middle)
-        words.push(() => this.dot(start, top, colour))
+        add(color, start, top, start, isBelow ? middle - 4 : middle + 4)
+        add(color, start, isBelow ? middle - 4 : middle + 4, to, middle)
+        words.push(() => this.dot(start, top, color))
       })
     }
-    const { colours, context } = this
+    const { colors, context } = this
     context.lineWidth = isStrip ? 1 : 2
-    for (const [colour, points] of lines) {
-      context.strokeStyle = colours[colour]
+    for (const [color, points] of lines) {
+      context.strokeStyle = colors[color]
       context.beginPath()
       for (let index = 0; index < points.length; index += 4) {
         context.moveTo(points[index] as number, points[index + 1] as number)
@@ -550,30 +550,30 @@ class Drawing {
     if (to - from < width + 18) return
     const at = Math.max(from + 7, Math.min(7, to - width - 10))
     this.plate(depth, at - 2, y - 6, width + 5, 12)
-    this.write(text, at, y + 0.5, width + 1, this.colours[colourOfWait(wait)])
+    this.write(text, at, y + 0.5, width + 1, this.colors[colorOfWait(wait)])
   }
 
-  private dot(x: number, y: number, colour: Colour): void {
-    const { colours, context } = this
-    context.fillStyle = colours[colour]
+  private dot(x: number, y: number, color: Color): void {
+    const { colors, context } = this
+    context.fillStyle = colors[color]
     context.beginPath()
     context.arc(x, y, 2.4, 0, 7)
     context.fill()
   }
 
   private bars(): void {
-    const { colours, context, view: { isStrip, row } } = this
+    const { colors, context, view: { isStrip, row } } = this
     const [inset, height] = isStrip ? [0, Math.max(1, row - 0.5)] : [3, row - 6]
-    const groups = new Map<Colour, Array<Seen>>()
+    const groups = new Map<Color, Array<Seen>>()
     for (const seen of this.seen) {
       if (!hasBar(seen.bar.call)) continue
-      const colour = colourOf(seen.bar.call)
-      const group = groups.get(colour)
-      if (group === undefined) groups.set(colour, [seen])
+      const color = colorOf(seen.bar.call)
+      const group = groups.get(color)
+      if (group === undefined) groups.set(color, [seen])
       else group.push(seen)
     }
-    for (const [colour, group] of groups) {
-      context.fillStyle = colours[colour]
+    for (const [color, group] of groups) {
+      context.fillStyle = colors[color]
       for (const { width, x, y } of group) {
         // Filling a single path with many bars takes longer than filling the bars.
         if (width < 6 || isStrip) context.fillRect(x, y + inset, width, height)
@@ -590,26 +590,26 @@ class Drawing {
 
   /** Draws the marks on a bar, and writes its name. */
   private details(seen: Seen, height: number): void {
-    const { colours, context } = this
+    const { colors, context } = this
     const { bar, width, x } = seen
     const { call } = bar
     const y = seen.y + 3
     if (call.isAlone && width >= 2) {
       context.globalAlpha = 0.4
-      context.fillStyle = hatchOf(context, colours.paper)
+      context.fillStyle = hatchOf(context, colors.paper)
       context.beginPath()
       context.roundRect(x, y, width, height, Math.min(4, width / 2))
       context.fill()
       context.globalAlpha = 1
     }
     if (width >= 8) {
-      context.fillStyle = bar.depth > 0 ? colours.ground : colours.paper
+      context.fillStyle = bar.depth > 0 ? colors.ground : colors.paper
       for (let index = 1; index < call.attempts.length; index++) {
         const from = this.x(call.attempts[index - 1]?.to ?? 0)
         const to = this.x(call.attempts[index]?.from ?? 0)
         context.fillRect(to - Math.max(2, to - from), y, Math.max(2, to - from), height)
       }
-      context.fillStyle = colours["on-bar"]
+      context.fillStyle = colors["on-bar"]
       context.globalAlpha = 0.4
       let drawn = -3
       for (const notch of call.notches) {
@@ -621,13 +621,13 @@ class Drawing {
       context.globalAlpha = 1
     }
     if (call.state === "running" && call.isEarly) {
-      context.fillStyle = colours.early
+      context.fillStyle = colors.early
       context.fillRect(x, y, Math.min(4, width), height)
     }
     if (call.abandoned !== undefined) this.left(seen, height)
     this.label(seen, height)
     if (call.path !== this.chosen?.call.path) return
-    context.strokeStyle = colours.ink
+    context.strokeStyle = colors.ink
     context.lineWidth = 2
     context.beginPath()
     context.roundRect(x - 2, y - 2, Math.max(width, 3) + 4, height + 4, 6)
@@ -636,7 +636,7 @@ class Drawing {
 
   /** Writes a call's name on its bar if it fits, otherwise beside the bar. */
   private label({ bar, last, next, width, x, y: top }: Seen, height: number): void {
-    const { colours, context, view } = this
+    const { colors, context, view } = this
     const { call } = bar
     const y = top + 3 + height / 2 + 0.5
     const sign = bar.block === undefined ? "" : bar.block.isFolded ? "▸ " : "▾ "
@@ -652,7 +652,7 @@ class Drawing {
     const isRoomy = needed <= inside
     const room = isRoomy || gap < 24 || call.abandoned !== undefined ? 0 : this.roomBeside(bar, gap, right)
     if (isRoomy || inside > 36 && needed > room) {
-      const written = this.write(text, left + 5, y, inside, colours["on-bar"])
+      const written = this.write(text, left + 5, y, inside, colors["on-bar"])
       this.font(10.5)
       const time = Words.seconds((call.ended ?? view.now) - startOf(call))
       const rest = inside - written - 7
@@ -660,7 +660,7 @@ class Drawing {
       const isCrossed = stop > left + 8 + written && stop < left + 16 + written + this.widthOf(time)
       if (isRoomy && !isCrossed && rest >= this.widthOf(time)) {
         context.globalAlpha = 0.85
-        this.write(time, left + 12 + written, y, rest + 1, colours["on-bar"])
+        this.write(time, left + 12 + written, y, rest + 1, colors["on-bar"])
         context.globalAlpha = 1
       }
       return
@@ -671,14 +671,14 @@ class Drawing {
       const before = Math.max(0, last === undefined ? 0 : this.x(Layouts.endOf(last, view.now)) + 4)
       if (x - start < 9 && start - needed > before && this.roomBefore(bar, start - needed)) {
         this.plate(bar.depth, start - needed - 2, y - 7, needed + 4, 14)
-        this.write(text, start - needed, y, needed + 1, colours.faint)
+        this.write(text, start - needed, y, needed + 1, colors.faint)
         return
       }
     }
     if (room < Math.min(needed, 36)) return
     const wide = Math.min(needed, room)
     this.plate(bar.depth, right + 2, y - 7, wide + 4, 14)
-    this.write(text, right + 4, y, wide + 0.5, colours.faint)
+    this.write(text, right + 4, y, wide + 0.5, colors.faint)
   }
 
   /** Returns the space between a bar and its row's next part. */
@@ -704,11 +704,11 @@ class Drawing {
 
   /** Draws the dashes for a call left running by its run. */
   private left({ bar, width, x, y }: Seen, height: number): void {
-    const { colours, context, view: { isStrip, now } } = this
+    const { colors, context, view: { isStrip, now } } = this
     const middle = Math.round(y + (isStrip ? 0 : 3) + height / 2)
     const from = x + width
     const to = Math.max(from, this.x(now)) + (isStrip ? 4 : 18)
-    context.strokeStyle = colours.stop
+    context.strokeStyle = colors.stop
     context.lineWidth = isStrip ? 1 : 2
     context.setLineDash(isStrip ? [2, 1] : [4, 3])
     this.line([[from, middle], [to, middle]])
@@ -716,7 +716,7 @@ class Drawing {
     if (isStrip) return
     this.font(10.5)
     const isNamed = width - 10 >= this.widthOf(`■ ${bar.call.name}`)
-    this.write(isNamed ? "left running" : `${bar.call.name}, left running`, to + 4, middle + 0.5, 140, colours.stop)
+    this.write(isNamed ? "left running" : `${bar.call.name}, left running`, to + 4, middle + 0.5, 140, colors.stop)
   }
 
   /** Returns the words beside the stop line, and their place: before the line if they fit. */
@@ -732,10 +732,10 @@ class Drawing {
   }
 
   private stops(): void {
-    const { colours, context, run, view } = this
+    const { colors, context, run, view } = this
     const { height, isStrip } = view
     if (!isStrip) {
-      context.strokeStyle = colours.faint
+      context.strokeStyle = colors.faint
       context.lineWidth = 1
       context.setLineDash([1, 3])
       for (const time of run.resumed) {
@@ -747,46 +747,46 @@ class Drawing {
     if (run.end !== undefined && !isStrip) {
       const x = Math.round(this.x(run.end)) + 0.5
       context.globalAlpha = 0.45
-      context.strokeStyle = colours.ink
+      context.strokeStyle = colors.ink
       context.lineWidth = 1
       this.line([[x, axis], [x, height]])
       context.globalAlpha = 1
     }
     if (run.stopAt === undefined) return
     const x = Math.round(this.x(run.stopAt)) + 0.5
-    context.strokeStyle = colours.stop
+    context.strokeStyle = colors.stop
     context.lineWidth = 1.5
     this.line([[x, 0], [x, height]])
     if (isStrip) return
     const label = this.stopLabel()
     if (label === undefined) return
-    context.fillStyle = colours.paper
+    context.fillStyle = colors.paper
     context.fillRect(label.from, 4, label.to - label.from, 16)
     this.font(11, "600")
-    this.write(label.text, label.from + 4, 13, label.to - label.from - 7, colours.stop)
+    this.write(label.text, label.from + 4, 13, label.to - label.from - 7, colors.stop)
   }
 
   /** Draws the axis over scrolled rows. */
   private head(): void {
-    const { colours, context, view } = this
+    const { colors, context, view } = this
     if (view.top <= 0) return
     context.save()
     context.beginPath()
     context.rect(0, 0, view.width, axis)
     context.clip()
-    context.fillStyle = colours.paper
+    context.fillStyle = colors.paper
     context.fillRect(0, 0, view.width, axis)
     this.grid()
     this.stops()
     context.restore()
-    context.strokeStyle = colours.line
+    context.strokeStyle = colors.line
     context.lineWidth = 1
     this.line([[0, axis - 0.5], [view.width, axis - 0.5]])
   }
 }
 
-/** Returns a wait's colour. Without a reason a call waits for its reply to end. */
-const colourOfWait = (wait: Fold.Wait | undefined): Colour =>
+/** Returns a wait's color. Without a reason a call waits for its reply to end. */
+const colorOfWait = (wait: Fold.Wait | undefined): Color =>
   wait === undefined
     ? "wait-reply"
     : wait.reason === "key"
@@ -801,6 +801,6 @@ export const draw = (
   run: Fold.Run,
   layout: Layouts.Layout,
   view: View,
-  colours: Colours,
+  colors: Colors,
   chosen: string | undefined
-): void => new Drawing(context, run, layout, view, colours, chosen).draw()
+): void => new Drawing(context, run, layout, view, colors, chosen).draw()

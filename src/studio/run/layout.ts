@@ -210,7 +210,7 @@ const lowest = (lane: Lane, rows: number): number => {
 
 const reserve = (lane: Lane, call: Fold.Call, row: number, rows: number): void => {
   for (let taken = row; taken < row + rows; taken++) lane.isFree[taken] = false
-  // Rows between the last row and a block are never skipped: a block begins at the last row or before.
+  // Rows between the last row and a block are never skipped: a block begins right after the last row at the latest.
   lane.height = Math.max(lane.height, row + rows)
   if (call.ended === undefined) lane.open.set(call, { row, rows })
   else for (let taken = row; taken < row + rows; taken++) lane.ends.push([call.ended, taken])

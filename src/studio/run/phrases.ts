@@ -98,7 +98,7 @@ export const why = (run: Fold.Run, call: Fold.Call): string => {
 
 const outcomes: { readonly [tag: string]: string } = {
   Completed: "Completed",
-  MaxTurns: "Reached its most turns",
+  MaxTurns: "Reached its turn limit",
   HaltWhen: "Halted",
   AskUser: "Asks",
   ToolFailed: "Ended by a failed call",

@@ -1,4 +1,4 @@
-/** Canvas hooks: size, colour scheme, and a live run's time and layout. */
+/** Canvas hooks: size, color scheme, and a live run's time and layout. */
 import { type RefObject, useEffect, useMemo, useRef, useState } from "react"
 import type * as Fold from "../data/fold.ts"
 import * as Layouts from "./layout.ts"
@@ -20,7 +20,7 @@ export const useSize = (ref: RefObject<HTMLElement | null>): { readonly width: n
   return size
 }
 
-/** Returns a number changing with the colours: with the system's scheme, and with the page's. */
+/** Returns a number changing with the colors: with the system's scheme, and with the page's. */
 export const useScheme = (): number => {
   const [scheme, setScheme] = useState(0)
   useEffect(() => {

@@ -33,8 +33,8 @@ export const effectsBehind = (
 }
 
 /**
- * Returns the branches at a message, if there are several, and whether the session of origin is gone. The function
- * changes with the branches.
+ * Returns a function for the branches at a message, and whether the session of origin is gone. The function returns
+ * `undefined` for a message with a single branch, and changes with the branches.
  */
 export const useBranches = (
   studio: Studio,

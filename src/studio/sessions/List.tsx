@@ -228,7 +228,7 @@ const Sessions = ({ list, onShow, shown, studio }: {
           onClose={() => setTask(undefined)}
           onDone={() => void attempt(studio.remove(task.session.agent, task.session.id), "Deleted.")}
         >
-          <p>“{nameOf(task.session)}” and the record of its runs go for good.</p>
+          <p>“{nameOf(task.session)}” and the record of its runs are deleted for good.</p>
         </Prompt>
       )}
     </>

@@ -48,27 +48,27 @@ const show = (
 /** Shows a run with so many calls. */
 const showMany = (number: number): void => show(manyCalls(number))
 
-/** A colour as the canvas has it. */
+/** A color as the canvas has it. */
 type Pixel = readonly [red: number, green: number, blue: number]
 
 const probe = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true })!
 
-/** Returns a colour of the styles as pixels have it. */
-const colourOf = (colour: string): Pixel => {
+/** Returns a color of the styles as pixels have it. */
+const colorOf = (color: string): Pixel => {
   probe.clearRect(0, 0, 1, 1)
-  probe.fillStyle = colour
+  probe.fillStyle = color
   probe.fillRect(0, 0, 1, 1)
   const [red = 0, green = 0, blue = 0] = probe.getImageData(0, 0, 1, 1).data
   return [red, green, blue]
 }
 
 /**
- * Returns the name of the colour at a place of the picture: the expected one where no other is nearer to what is there,
+ * Returns the name of the color at a place of the picture: the expected one where no other is nearer to what is there,
  * since lines are thin.
  */
 const seen = (time: number, row: number, expected: string, down = 0.5, right = 0): string => {
   const canvas = document.querySelector("canvas")!
-  const colours = Draw.coloursOf(canvas)
+  const colors = Draw.colorsOf(canvas)
   const layout = Layouts.make(run)
   const { height, width } = canvas.getBoundingClientRect()
   const view = Draw.wholeOf(run, layout, { width, height, now: run.end ?? run.now })
@@ -76,15 +76,15 @@ const seen = (time: number, row: number, expected: string, down = 0.5, right = 0
   const [x, y] = [Draw.xOf(view, time) + right, Draw.yOf(view, row) + view.row * down]
   const [red = 0, green = 0, blue = 0] =
     canvas.getContext("2d")!.getImageData(Math.round(x * ratio), Math.round(y * ratio), 1, 1).data
-  const away = Object.entries(colours).map(([name, colour]) => {
-    const [r, g, b] = colourOf(colour)
+  const away = Object.entries(colors).map(([name, color]) => {
+    const [r, g, b] = colorOf(color)
     return { name, by: Math.abs(r - red) + Math.abs(g - green) + Math.abs(b - blue) }
   }).toSorted((left, other) => left.by - other.by)
   const nearest = away[0]!
   return away.some(({ by, name }) => name === expected && by <= nearest.by + 24) ? expected : nearest.name
 }
 
-/** Returns the names of the colours in the middle of the bars, near their lower edge, by the paths of their calls. */
+/** Returns the names of the colors in the middle of the bars, near their lower edge, by the paths of their calls. */
 const bars = (expected: Readonly<Record<string, string>>): Readonly<Record<string, string>> =>
   Object.fromEntries(
     Array.from(Layouts.make(run).bars.values()).flatMap(({ call, row }) =>
@@ -106,7 +106,7 @@ const measure = (number: number) => {
   canvas.height = height
   place().append(canvas)
   const context = canvas.getContext("2d", { willReadFrequently: true })!
-  const colours = Draw.coloursOf(canvas)
+  const colors = Draw.colorsOf(canvas)
   const events = manyCalls(number)
   const begun = performance.now()
   run = Fold.make("many")
@@ -118,7 +118,7 @@ const measure = (number: number) => {
   const view = { from: 0, to: now, top: 0, width, height, row: 19, ratio: 1, now, isStrip: false }
   const once = (more: object = {}) => {
     const start = performance.now()
-    Draw.draw(context, run, layout, { ...view, ...more }, colours, "c5")
+    Draw.draw(context, run, layout, { ...view, ...more }, colors, "c5")
     // Drawing is done when a pixel is read.
     context.getImageData(0, 0, 1, 1)
     return performance.now() - start
