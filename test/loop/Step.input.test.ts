@@ -41,21 +41,21 @@ const requestOf = (options: StepOptions, input: Thread.Input = "go") =>
   })
 
 describe("Step: input", () => {
-  it.effect("P-13, R-120: any other input is an invalid thread", () =>
+  it.effect("P-13, R-120: an input that is not a string, a list of messages or a thread is an invalid thread", () =>
     Effect.gen(function*() {
       for (const input of [42, null, {}, undefined]) {
         assert.strictEqual((yield* refused(input)).reason, "invalid_thread")
       }
     }))
 
-  it.effect("P-13, R-121: every invalid message is named before the adapter is touched", () =>
+  it.effect("P-13, R-121: the error names every invalid message before the adapter is called", () =>
     Effect.gen(function*() {
       const error = yield* refused([{ role: "tool", content: "42" }, { role: "robot", content: "x" }])
       assert.strictEqual(error.reason, "invalid_thread")
       assert.deepStrictEqual(error.errors.map((issue) => issue.path), ["messages[0].toolCallId", "messages[1].role"])
     }))
 
-  it.effect("P-13, R-122: no message at all is an invalid request", () =>
+  it.effect("P-13, R-122: an input without messages is an invalid request", () =>
     Effect.gen(function*() {
       for (const input of [[], Thread.empty]) {
         const error = yield* refused(input)
@@ -64,7 +64,7 @@ describe("Step: input", () => {
       }
     }))
 
-  it.effect("R-120: a string, messages and a thread are asked of the model as they are", () =>
+  it.effect("R-120: a string, messages and a thread reach the model unchanged", () =>
     Effect.gen(function*() {
       const messages = [Message.user("a"), Message.assistant("b"), Message.user("c")]
       assert.deepStrictEqual((yield* requestOf({}, "go")).messages, [Message.user("go")])
@@ -74,7 +74,7 @@ describe("Step: input", () => {
 })
 
 describe("Step: checks before the request", () => {
-  it.effect("R-122: a missing adapter is found first", () =>
+  it.effect("R-122: a missing adapter is reported before an invalid input", () =>
     Effect.gen(function*() {
       const missing = (effect: Effect.Effect<unknown, unknown, unknown>) =>
         Effect.flip(effect as Effect.Effect<unknown, unknown>)
@@ -87,7 +87,7 @@ describe("Step: checks before the request", () => {
       }
     }))
 
-  it.effect("R-122: everything that is wrong with a request is named at once", () =>
+  it.effect("R-122: one error names everything that is wrong with a request", () =>
     Effect.gen(function*() {
       const error = yield* refused([], {
         tools: [echo, appr, echo],
@@ -109,7 +109,7 @@ describe("Step: checks before the request", () => {
       assert.include(error.message, "there is no tool \"ghost\"")
     }))
 
-  it.effect("R-122: sampling parameters have their ranges", () =>
+  it.effect("R-122: sampling parameters out of their range are refused by name", () =>
     Effect.gen(function*() {
       const wrong: ReadonlyArray<readonly [string, unknown]> = [
         ["temperature", -0.1],
@@ -126,7 +126,7 @@ describe("Step: checks before the request", () => {
       for (const temperature of [0, 2]) assert.strictEqual((yield* requestOf({ temperature })).temperature, temperature)
     }))
 
-  it.effect("R-122: response formats and tool choices have their shapes", () =>
+  it.effect("R-122: response formats and tool choices of a wrong shape are refused by path", () =>
     Effect.gen(function*() {
       const wrong: ReadonlyArray<readonly [string, unknown, string]> = [
         ["responseFormat", "json", "responseFormat"],
@@ -153,7 +153,7 @@ describe("Step: checks before the request", () => {
     schema: { ...schema }
   })
 
-  it.effect("N-27: a reference in the schema of an answer that points nowhere is refused with its path", () =>
+  it.effect("N-27: an unresolvable reference in the schema of an answer is refused with its path", () =>
     Effect.gen(function*() {
       const nowhere = (schema: object) =>
         Effect.map(refused("go", { responseFormat: inSchema(schema) }), ({ errors }) => errors)
@@ -193,7 +193,7 @@ describe("Step: checks before the request", () => {
       )
     }))
 
-  it.effect("N-27: a reference that can be followed, and what only looks like one, is sent as it is", () =>
+  it.effect("N-27: a resolvable reference and a look-alike of a reference are sent unchanged", () =>
     Effect.gen(function*() {
       const { definitions, schema } = Schema.toJsonSchemaDocument(
         Schema.Struct({ owner: Schema.Struct({ name: Schema.String }).annotate({ identifier: "Owner" }) })
@@ -218,7 +218,7 @@ describe("Step: checks before the request", () => {
       }
     }))
 
-  it.effect("R-122: a failure of the adapter before its first event is the step's, awaited and streamed", () =>
+  it.effect("R-122: an adapter failure before the first event fails the step, awaited and streamed", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([
         [Script.preflightError("rate_limited")],
@@ -236,7 +236,7 @@ describe("Step: checks before the request", () => {
       assert.strictEqual(yield* model.cleanups, 0)
     }))
 
-  it.effect("an option that cannot be used is a defect, before the adapter is touched", () =>
+  it.effect("an unusable option is a defect before the adapter is called", () =>
     Effect.gen(function*() {
       const wrong: ReadonlyArray<object> = [
         { maxConcurrency: 0 },
@@ -255,7 +255,7 @@ describe("Step: checks before the request", () => {
 })
 
 describe("Step: the request", () => {
-  it.effect("P-22, R-123: of the options that drive the run it has the ids alone, sampling parameters are in it", () =>
+  it.effect("P-22, R-123: a request holds sampling parameters and run ids, and no other option of the run", () =>
     Effect.gen(function*() {
       const options = {
         mode: "auto",
@@ -287,7 +287,7 @@ describe("Step: the request", () => {
       })
     }))
 
-  it.effect("R-123: parameters that are null or left out are not in the request", () =>
+  it.effect("R-123: the request omits parameters that are null or missing", () =>
     Effect.gen(function*() {
       const given = { temperature: null, maxTokens: null, toolChoice: null, responseFormat: null }
       const request = yield* requestOf(given as never)
@@ -303,7 +303,7 @@ describe("Step: the request", () => {
       assert.deepStrictEqual(step.thread.messages.map((message) => message.role), ["user", "assistant"])
     }))
 
-  it.effect("R-124: tools are sent in the order they were given", () =>
+  it.effect("R-124: the request lists the tools in the given order", () =>
     Effect.gen(function*() {
       const typed = Tool.make("typed", { description: "d", parameters: { x: Schema.Finite } })
       const request = yield* requestOf({ tools: [typed, echo] })

@@ -10,14 +10,14 @@ import { look, modelOf } from "../support/ruled.ts"
 const closed = Rule.layer([Rule.make("closed", { ask: () => Rule.end({ detail: "maintenance" }) })])
 
 describe("a rule that ends a request outside of a run", () => {
-  it.effect("fails a step, and asks no model", () =>
+  it.effect("a rule that ends the request of a step fails the step, and no model is asked", () =>
     Effect.gen(function*() {
       const error = yield* Effect.flip(Step.run("Hi"))
       assert.instanceOf(error, Adapter.AdapterError)
       assert.strictEqual(error.message, "adapter error: invalid_request: the rule \"closed\" allows no request")
     }).pipe(Effect.provide(Layer.merge(Script.layer([]), closed))))
 
-  it.effect("fails a classification, and asks no model", () =>
+  it.effect("a rule that ends the request of a classification fails the classification, and no model is asked", () =>
     Effect.gen(function*() {
       const error = yield* Effect.flip(Adapter.classify("Hi"))
       assert.strictEqual(error.message, "adapter error: invalid_request: the rule \"closed\" allows no request")
@@ -53,7 +53,7 @@ describe("a rule that keeps its notes for the session", () => {
     return yield* Session.keep(said, (session) => Session.step(session, { tools }))
   })
 
-  it.effect("R-513: finds them behind steps of the session", () =>
+  it.effect("R-513: a session rule finds its notes behind steps of the session", () =>
     Effect.gen(function*() {
       const first = yield* stepped
       const second = yield* Session.keep(first, (session) => Session.step(session, { tools }))
@@ -63,7 +63,7 @@ describe("a rule that keeps its notes for the session", () => {
       assert.strictEqual(yield* found(yield* Session.snapshot((yield* Session.load("s"))!)), 2)
     }).pipe(Effect.provide([model(), Session.Store.layerMemory, Rule.layer([meter])])))
 
-  it.effect("R-513: finds them behind a step that was killed at any record and resumed", () =>
+  it.effect("R-513: a session rule finds its notes behind a step that was killed at any record and resumed", () =>
     Effect.gen(function*() {
       const records = yield* Effect.andThen(stepped, recordsOf("s")).pipe(
         Effect.provide([model(), Session.Store.layerMemory])
@@ -90,7 +90,7 @@ describe("rules in the options of Session.step", () => {
     ask: (ask) => Rule.ask({ ...ask, template: { ...ask.template, model: "large" } }, { note: "large" })
   })
 
-  it.effect("R-540: are asked before its request, as is prepareStep", () =>
+  it.effect("R-540: rules of Session.step and prepareStep may change its request", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done, done])
       const step = (options: object) => Session.step(said, options).pipe(Effect.provide(model.layer))
@@ -99,7 +99,7 @@ describe("rules in the options of Session.step", () => {
       assert.deepStrictEqual((yield* model.requests).map((request) => request.model), ["large", "small"])
     }))
 
-  it.effect("R-540: hear its reply, and may ask again", () =>
+  it.effect("R-540: rules of Session.step hear its reply and may ask again", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done, done])
       const again = Rule.make("again", { reply: (_, { attempt }) => attempt === 1 ? Rule.askAgain() : Rule.keep() })
@@ -107,13 +107,13 @@ describe("rules in the options of Session.step", () => {
       assert.strictEqual((yield* model.requests).length, 2)
     }))
 
-  it.effect("R-540: may end it before its request, which fails the step", () =>
+  it.effect("R-540: a rule of Session.step that ends the request fails the step", () =>
     Effect.gen(function*() {
       const error = yield* Effect.flip(Session.step(said, { rules: [Rule.make("closed", { ask: () => Rule.end() })] }))
       assert.strictEqual(error.message, "adapter error: invalid_request: the rule \"closed\" allows no request")
     }).pipe(Effect.provide(Script.layer([]))))
 
-  it.effect("R-540: are asked as well where the step was killed at any record and resumed", () =>
+  it.effect("R-540: rules of Session.step apply in a step that was killed at any record and resumed", () =>
     Effect.gen(function*() {
       const replies = [[Script.toolCall("c", "look"), Script.finish("tool_calls")]]
       const options = { tools: [look], rules: [larger] }

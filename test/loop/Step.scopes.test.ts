@@ -40,7 +40,7 @@ const connected = (reply: Stream.Stream<Event.AdapterEvent, Adapter.AdapterError
 }
 
 describe("Step: the connection", () => {
-  it.effect("R-144, P-19: is closed before a tool starts, and once", () =>
+  it.effect("R-144, P-19: a step closes its connection once, before a tool starts", () =>
     Effect.gen(function*() {
       const { closings, layer } = connected(Stream.make(called))
       const probe = Tool.make("probe", { parameters: {}, handler: () => Effect.sync(() => closings.length) })
@@ -49,7 +49,7 @@ describe("Step: the connection", () => {
       assert.strictEqual(closings.length, 1)
     }))
 
-  it.effect("R-144: is closed before StepCompleted where no tool runs, and where the reply broke", () =>
+  it.effect("R-144: a step without tools or with a broken reply closes its connection before StepCompleted", () =>
     Effect.gen(function*() {
       const broken = Stream.fail(new Adapter.AdapterError({ reason: "network_error" }))
       for (const reply of [Stream.empty, Stream.concat(Stream.make(called), broken)]) {
@@ -65,7 +65,7 @@ describe("Step: the connection", () => {
       }
     }))
 
-  it.effect("R-144: is closed when it emitted nothing, when it failed first, and when its reader was interrupted", () =>
+  it.effect("R-144: a step closes its connection after a first failure and when its reader is interrupted", () =>
     Effect.gen(function*() {
       const failure = Stream.fail(new Adapter.AdapterError({ reason: "timeout" }))
       const failed = connected(failure)
@@ -93,7 +93,7 @@ describe("Step: handlers that outlive their calls", () => {
 
   const script = [toolCall("c0", "tidy"), finish("tool_calls")]
 
-  it.effect("R-144, O-09: a step waits for the clean-up of a call that it has stopped", () =>
+  it.effect("R-144, O-09: a step waits for the clean-up of a call stopped by its timeout", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const model = yield* Script.make(script)
@@ -108,7 +108,7 @@ describe("Step: handlers that outlive their calls", () => {
       assert.deepStrictEqual(log, ["tidied", "step at 1010", "end at 1010"])
     }))
 
-  it.effect("R-144: a reader that leaves at StepCompleted waits for it as well", () =>
+  it.effect("R-144: a reader that leaves at StepCompleted has waited for the clean-up of a stopped call", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const model = yield* Script.make(script)
@@ -125,7 +125,7 @@ describe("Step: handlers that outlive their calls", () => {
 })
 
 describe("Step: the policy of the application", () => {
-  it.effect("R-132, P-14: an awaited step follows it, as the stream does", () =>
+  it.effect("R-132, P-14: an awaited step follows the application's policy", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("c0", "echo"), finish("stop")])
       const layer = Layer.merge(model.layer, Layer.succeed(Policy.Defaults, { policy: Policy.allm }))
@@ -134,7 +134,7 @@ describe("Step: the policy of the application", () => {
       assert.isTrue(step.done)
     }))
 
-  it.effect("R-125: a stream that is run twice asks twice", () =>
+  it.effect("R-125: running one step stream twice asks the model twice", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[text("a"), finish("stop")], [text("b"), finish("stop")]])
       const stream = Step.stream(start).pipe(Stream.provide(model.layer))

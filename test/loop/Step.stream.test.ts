@@ -44,8 +44,8 @@ const calledEcho: Event.AdapterEvent = {
   rawArguments: "{}"
 }
 
-describe("Step: order of events", () => {
-  it.effect("R-126, R-128: the adapter's events, each call's, and one StepCompleted at the end", () =>
+describe("Step: event order", () => {
+  it.effect("R-126, R-128: a step emits the adapter's events, then the events of each call, then one StepCompleted", () =>
     Effect.gen(function*() {
       const { events } = yield* stepOf([text("a"), toolCall("c0", "echo"), finish("tool_calls")], { tools: [echo] })
       assert.deepStrictEqual(tags(events), [
@@ -62,7 +62,7 @@ describe("Step: order of events", () => {
       ])
     }))
 
-  it.effect("P-08, R-127: what an adapter emits after its message still comes before any tool", () =>
+  it.effect("P-08, R-127: events that an adapter emits after its message precede the events of every tool", () =>
     Effect.gen(function*() {
       const late: Event.AdapterEvent = { _tag: "RawChunk", chunk: { late: true } }
       const events = yield* over(() => scripted(calledEcho, done, late), { tools: [echo], includeRawChunks: true })
@@ -77,13 +77,13 @@ describe("Step: order of events", () => {
       ])
     }))
 
-  it.effect("R-127: a call that arrives after the end of the message is a call like any other", () =>
+  it.effect("R-127: a call that arrives after the end of the message runs like any other call", () =>
     Effect.gen(function*() {
       const events = yield* over(() => scripted(done, calledEcho), { tools: [echo] })
       assert.deepStrictEqual(only(events, "ToolResultEncoded").map((event) => event.id), ["c0"])
     }))
 
-  it.effect("an adapter that emits nothing at all gives an empty message and one StepCompleted", () =>
+  it.effect("an adapter that emits nothing gives an empty message and one StepCompleted", () =>
     Effect.gen(function*() {
       const events = yield* over(() => Stream.empty)
       assert.deepStrictEqual(tags(events), ["StepCompleted"])
@@ -97,7 +97,7 @@ describe("Step: order of events", () => {
       })
     }))
 
-  it.effect("chunks in which nothing is shown never reach the reader as empty ones", () =>
+  it.effect("chunks whose events are all hidden do not reach the reader as empty chunks", () =>
     Effect.gen(function*() {
       const model = yield* Script.make({ script: [text("a"), text("b"), rawChunk(1), finish("stop")], chunkSize: 1 })
       const sizes = yield* Step.stream(start, { emitTextDeltas: false }).pipe(
@@ -113,7 +113,7 @@ describe("Step: order of events", () => {
 describe("Step: filters and observers", () => {
   const reply = [text("a"), text("b"), finish("stop")]
 
-  it.effect("P-09, R-129, R-130: without text deltas the completed text and the response are still whole", () =>
+  it.effect("P-09, R-129, R-130: hiding text deltas leaves the completed text and the response whole", () =>
     Effect.gen(function*() {
       const { events, step } = yield* stepOf(reply, { emitTextDeltas: false })
       assert.deepStrictEqual(tags(events), ["MessageStarted", "TextCompleted", "MessageCompleted", "StepCompleted"])
@@ -121,7 +121,7 @@ describe("Step: filters and observers", () => {
       assert.strictEqual(step.response.outputText, "ab")
     }))
 
-  it.effect("R-129: hiding fragments of arguments changes neither the calls nor the order of their answers", () =>
+  it.effect("R-129: hiding argument fragments changes neither the calls nor the order of their answers", () =>
     Effect.gen(function*() {
       const late = slow("late", 30)
       const name = (id: string, tool: string) => Script.event({ _tag: "ToolCallStarted", id, name: tool })
@@ -140,7 +140,7 @@ describe("Step: filters and observers", () => {
       assert.deepStrictEqual(hidden.step.toolResults.map((message) => message.toolCallId), ["a", "b"])
     }))
 
-  it.effect("R-129: hiding the fragments of calls that have no other event changes nothing in the result", () =>
+  it.effect("R-129: hiding the fragments of calls without other events leaves the result unchanged", () =>
     Effect.gen(function*() {
       const script = [toolCallDelta("a", "{}"), toolCallDelta("b", "{}"), finish("tool_calls")]
       const nameless = Tool.make("named", { parameters: {} })
@@ -149,7 +149,7 @@ describe("Step: filters and observers", () => {
       assert.deepStrictEqual(hidden.step, shown.step)
     }))
 
-  it.effect("P-10, R-129, R-300: raw chunks are hidden but for usage, which is in the response either way", () =>
+  it.effect("P-10, R-129, R-300: raw chunks without usage are hidden, and usage is in the response either way", () =>
     Effect.gen(function*() {
       const script = [
         rawChunk({ a: 1 }),
@@ -177,7 +177,7 @@ describe("Step: filters and observers", () => {
       }
     }))
 
-  it.effect("R-131: the run waits for the effect of the observer, event by event", () =>
+  it.effect("R-131: the run waits for the observer's effect at each event", () =>
     Effect.gen(function*() {
       const seen: Array<readonly [string, number]> = []
       const onEvent = (event: Event.Event) =>
@@ -191,7 +191,7 @@ describe("Step: filters and observers", () => {
       assert.deepStrictEqual(seen, [["MessageStarted", 10], ["MessageCompleted", 20], ["StepCompleted", 30]])
     }))
 
-  it.effect("R-131: an observer that throws is a defect of the run, which closes what it opened", () =>
+  it.effect("R-131: an observer that throws is a defect of the step, which closes its connection", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([text("a"), finish("stop")])
       const onEvent = () => {
@@ -204,7 +204,7 @@ describe("Step: filters and observers", () => {
 })
 
 describe("Step: cold, and closed after the reader", () => {
-  it.effect("R-125: nothing is asked of the model before the first pull", () =>
+  it.effect("R-125: a step makes no model request before the first pull", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([text("a"), finish("stop")])
       const stream = Step.stream(start).pipe(Stream.provide(model.layer))
@@ -213,7 +213,7 @@ describe("Step: cold, and closed after the reader", () => {
       assert.strictEqual(yield* model.opens, 1)
     }))
 
-  it.effect("P-18, R-144: a reader that leaves during the reply closes the connection once, at once", () =>
+  it.effect("P-18, R-144: a reader that leaves during the reply closes the connection once and at once", () =>
     Effect.gen(function*() {
       const model = yield* Script.make({
         script: [text("a"), Script.delay("1 hour"), toolCall("c0", "echo"), finish("tool_calls")],
@@ -232,7 +232,7 @@ describe("Step: cold, and closed after the reader", () => {
       assert.strictEqual((yield* recorder.counts()).starts, 0)
     }))
 
-  it.effect("P-18, R-144: so does a reader that is interrupted while the model is silent", () =>
+  it.effect("P-18, R-144: a reader interrupted while the model is silent closes the connection once", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([text("a"), Script.delay("1 hour"), finish("stop")])
       const fiber = yield* Effect.forkChild(Effect.provide(Step.run(start), model.layer), { startImmediately: true })
@@ -241,7 +241,7 @@ describe("Step: cold, and closed after the reader", () => {
       assert.strictEqual(yield* model.cleanups, 1)
     }))
 
-  it.effect("P-19, R-144: a reader that leaves while tools run stops each handler once; the connection was closed", () =>
+  it.effect("P-19, R-144: a reader that leaves while tools run stops each handler once, after the connection was closed", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("c0", "wait"), toolCall("c1", "wait"), finish("tool_calls")])
       const recorder = yield* Recorder.make
@@ -270,7 +270,7 @@ describe("Step: cold, and closed after the reader", () => {
       assert.strictEqual(yield* model.cleanups, 1)
     }))
 
-  it.effect("R-144: after StepCompleted there is nothing left to close", () =>
+  it.effect("R-144: leaving at StepCompleted interrupts nothing, since all handlers have ended", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("c0", "echo"), finish("tool_calls")])
       const recorder = yield* Recorder.make
@@ -284,7 +284,7 @@ describe("Step: cold, and closed after the reader", () => {
       assert.strictEqual(yield* model.cleanups, 1)
     }))
 
-  it.effect("R-144: the connection is closed also when the adapter breaks, and before the tools that still run", () =>
+  it.effect("R-144: a step closes its connection once when its adapter fails after the message", () =>
     Effect.gen(function*() {
       let closed = 0
       const close = Effect.sync(() => void closed++)
@@ -297,8 +297,8 @@ describe("Step: cold, and closed after the reader", () => {
     }))
 })
 
-describe("Step: adapters that break", () => {
-  it.effect("R-145: a failure after the first event is an error of the reply, not of the run", () =>
+describe("Step: broken adapters", () => {
+  it.effect("R-145: an adapter failure after the first event is an error of the reply, not of the step", () =>
     Effect.gen(function*() {
       const { events, step } = yield* stepOf([text("par"), Script.streamError("network_error")])
       assert.deepStrictEqual(tags(events), ["MessageStarted", "TextDelta", "Error", "StepCompleted"])
@@ -307,7 +307,7 @@ describe("Step: adapters that break", () => {
       assert.deepInclude(step.response.error, { reason: "network_error" })
     }))
 
-  it.effect("R-145: calls that were made before the failure are answered as cancelled", () =>
+  it.effect("R-145: calls made before an adapter failure are answered as errors and never start", () =>
     Effect.gen(function*() {
       const script = [toolCall("c0", "echo"), Script.streamError("network_error")]
       const { events, step } = yield* stepOf(script, { tools: [echo] })
@@ -315,7 +315,7 @@ describe("Step: adapters that break", () => {
       assert.deepStrictEqual(step.toolResults.map((message) => message.isError), [true])
     }))
 
-  it.effect("M-04: a defect of the adapter fails the step before its first event, is one of the reply after it", () =>
+  it.effect("M-04: an adapter defect fails the step before the first event and is an error of the reply after that event", () =>
     Effect.gen(function*() {
       for (const before of [[], [{ _tag: "MessageStarted", message: Message.assistant("") } as const]]) {
         let closed = 0
@@ -336,7 +336,7 @@ describe("Step: adapters that break", () => {
       }
     }))
 
-  it.effect("M-04: an adapter that throws where it should give a stream fails the step", () =>
+  it.effect("M-04: an adapter that throws instead of returning a stream fails the step", () =>
     Effect.gen(function*() {
       const bug = new Error("bug")
       const error = yield* Effect.flip(over(() => {
@@ -346,7 +346,7 @@ describe("Step: adapters that break", () => {
     }))
 })
 
-describe("Step: fold equals run", () => {
+describe("Step: a run and the fold of its stream", () => {
   const wait = slow("wait", 30)
   const tools = [echo, boom, wait]
   const fixtures: ReadonlyArray<readonly [string, Script.Input, StepOptions?]> = [
@@ -370,11 +370,11 @@ describe("Step: fold equals run", () => {
   ]
   for (const [name, input, options] of fixtures) {
     for (const policy of [Policy.standard, Policy.allm]) {
-      it.effect(`R-143: ${name}, ${policy.toolTurn}`, () => stepOf(input, { tools, ...options, policy }))
+      it.effect(`R-143: ${name}, ${policy.toolTurn}: the awaited and the streamed step are the same`, () => stepOf(input, { tools, ...options, policy }))
     }
   }
 
-  it.effect("R-206: the response of a step is what its events fold to", () =>
+  it.effect("R-206: the response of a step equals the fold of its events", () =>
     Effect.gen(function*() {
       const { events, step } = yield* stepOf([text("a"), toolCall("c0", "echo"), finish("stop")], { tools: [echo] })
       const before = events.slice(0, -1)
@@ -385,7 +385,7 @@ describe("Step: fold equals run", () => {
 })
 
 describe("Step: one layer, many runs", () => {
-  it.effect("two steps at once over one adapter do not meet", () =>
+  it.effect("two concurrent steps over one adapter do not affect each other", () =>
     Effect.gen(function*() {
       const stream = (request: Adapter.Request) =>
         Stream.fromIterable<Event.AdapterEvent>([

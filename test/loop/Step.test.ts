@@ -42,7 +42,7 @@ describe("Step: replies without tools", () => {
       assert.notProperty(step, "manualToolCalls")
     }))
 
-  it.effect("R-137: the content is the streamed text, not the provider's repetition at the end", () =>
+  it.effect("R-137: the content of the message is the streamed text, not the provider's repetition at the end", () =>
     Effect.gen(function*() {
       const { step } = yield* stepOf([finish("stop")])
       assert.deepStrictEqual(last(step.thread), {
@@ -53,7 +53,7 @@ describe("Step: replies without tools", () => {
       })
     }))
 
-  it.effect("P-15, R-142: finish reason tool_calls without calls is a final answer; under allm it is not", () =>
+  it.effect("P-15, R-142: finish reason tool_calls without calls ends the run, and under allm the run continues", () =>
     Effect.gen(function*() {
       const { step } = yield* stepOf([finish("tool_calls")])
       assert.isTrue(step.done)
@@ -61,7 +61,7 @@ describe("Step: replies without tools", () => {
       assert.isFalse(allm.step.done)
     }))
 
-  it.effect("R-142: null and other are final answers; under allm they are not", () =>
+  it.effect("R-142: the finish reasons null and other end the run, and under allm the run continues", () =>
     Effect.gen(function*() {
       for (const reason of [null, "other"] as const) {
         assert.isTrue((yield* stepOf([text("x"), finish(reason)])).step.done)
@@ -69,14 +69,14 @@ describe("Step: replies without tools", () => {
       }
     }))
 
-  it.effect("P-16: a text that was cut off by the token limit ends the step", () =>
+  it.effect("P-16: a text cut off by the token limit ends the run", () =>
     Effect.gen(function*() {
       const { step } = yield* stepOf([text("x"), finish("length")])
       assert.isTrue(step.done)
       assert.strictEqual(last(step.thread).finishReason, "length")
     }))
 
-  it.effect("R-332: calls that ran at the provider are listed in the response and not in the thread", () =>
+  it.effect("R-332: calls run by the provider stand in the response and not in the thread", () =>
     Effect.gen(function*() {
       const theirs = { ...toolCall("c0", "search"), providerExecuted: true }
       const { step } = yield* stepOf([text("found"), theirs, finish("stop")], { tools: [echo] })
@@ -87,7 +87,7 @@ describe("Step: replies without tools", () => {
 })
 
 describe("Step: replies with tools", () => {
-  it.effect("P-02, R-135, R-136, R-137: the calls run, and their answers follow the message that made them", () =>
+  it.effect("P-02, R-135, R-136, R-137: the calls of a reply run, and their answers follow the message of the calls", () =>
     Effect.gen(function*() {
       const { step } = yield* stepOf([toolCall("c0", "echo", { x: 1 }), finish("tool_calls")], { tools: [echo] })
       assert.isFalse(step.done)
@@ -106,7 +106,7 @@ describe("Step: replies with tools", () => {
       assert.deepStrictEqual(step.metadata, {})
     }))
 
-  it.effect("P-03, R-146: text before a call is kept beside it", () =>
+  it.effect("P-03, R-146: the message keeps the text before a call beside the call", () =>
     Effect.gen(function*() {
       const script = [text("let me check"), toolCall("c0", "echo"), finish("tool_calls")]
       const { step } = yield* stepOf(script, { tools: [echo] })
@@ -115,7 +115,7 @@ describe("Step: replies with tools", () => {
       assert.deepStrictEqual(message.toolCalls?.map((call) => call.id), ["c0"])
     }))
 
-  it.effect("P-14, R-141: calls run whatever the finish reason; under allm they are answered without being run", () =>
+  it.effect("P-14, R-141: calls run whatever the finish reason, and under allm they are answered without running", () =>
     Effect.gen(function*() {
       const script = [toolCall("c0", "echo", { x: 1 }), finish("stop")]
       const { step } = yield* stepOf(script, { tools: [echo] })
@@ -128,7 +128,7 @@ describe("Step: replies with tools", () => {
       assert.include(told(last(allm.step.thread)), "not run: the reply ended with stop")
     }))
 
-  it.effect("P-17, R-357: after finish reason length only calls that the wire completed run; under allm none do", () =>
+  it.effect("P-17, R-357: after finish reason length only complete calls run, and under allm no call runs", () =>
     Effect.gen(function*() {
       const cutOff = Script.event({ _tag: "ToolCallStarted", id: "c1", name: "echo" })
       const script = [toolCall("c0", "echo", { x: 1 }), cutOff, toolCallDelta("c1", "{\"x\""), finish("length")]
@@ -142,7 +142,7 @@ describe("Step: replies with tools", () => {
       assert.deepStrictEqual(allm.step.toolResults.map((message) => message.isError), [true, true])
     }))
 
-  it.effect("R-357: filtered content runs nothing, and leaves no call without an answer", () =>
+  it.effect("R-357: a filtered reply runs no call and answers every call", () =>
     Effect.gen(function*() {
       const { events, step } = yield* stepOf([toolCall("c0", "echo"), finish("content_filter")], { tools: [echo] })
       assert.isTrue(step.done)
@@ -150,7 +150,7 @@ describe("Step: replies with tools", () => {
       assert.strictEqual(step.toolResults.length, 1)
     }))
 
-  it.effect("P-20, R-136, R-143: answers are in call order, events are emitted as the calls complete", () =>
+  it.effect("P-20, R-136, R-143: answers stand in call order, and events are emitted in completion order", () =>
     Effect.gen(function*() {
       const wait = slow("wait", 30)
       const script = [toolCall("c1", "wait"), toolCall("c0", "echo"), finish("tool_calls")]
@@ -162,7 +162,7 @@ describe("Step: replies with tools", () => {
       assert.deepStrictEqual(allm.step.toolResults, step.toolResults)
     }))
 
-  it.effect("R-298: a call that consists only of fragments runs with the arguments these form; under allm without arguments", () =>
+  it.effect("R-298: a call of fragments runs with their joined arguments, and under allm without arguments", () =>
     Effect.gen(function*() {
       const header = Script.event({ _tag: "ToolCallStarted", id: "c0", name: "echo" })
       const script = [header, toolCallDelta("c0", "{\"x\":"), toolCallDelta("c0", "1}"), finish("tool_calls")]
@@ -183,7 +183,7 @@ describe("Step: replies with tools", () => {
 describe("Step: unknown tools", () => {
   const script = [toolCall("c0", "ghost"), finish("tool_calls")]
 
-  it.effect("P-05, R-139: under allm an awaited step fails with the engine error", () =>
+  it.effect("P-05, R-139: under allm an unknown tool fails an awaited step with the engine error", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("c1", "echo"), ...script])
       const failure = yield* Step.run(start, { tools: [echo], policy: Policy.allm }).pipe(
@@ -195,7 +195,7 @@ describe("Step: unknown tools", () => {
       assert.deepStrictEqual((failure as Step.EngineError).metadata, { toolName: "ghost" })
     }))
 
-  it.effect("P-06, R-139: under allm a streamed step shows one error, runs nothing, and ends", () =>
+  it.effect("P-06, R-139: under allm an unknown tool gives a streamed step one error and no tool execution", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("c1", "echo"), ...script])
       const events = yield* collect(Step.stream(start, { tools: [echo], policy: Policy.allm }), model)
@@ -216,7 +216,7 @@ describe("Step: unknown tools", () => {
       assert.strictEqual(response.finishReason, "error")
     }))
 
-  it.effect("P-07, R-140: by default an unknown tool is answered with an error, and the known ones run", () =>
+  it.effect("P-07, R-140: by default an unknown tool is answered with an error, and the known tools run", () =>
     Effect.gen(function*() {
       const alone = yield* stepOf(script, { tools: [echo] })
       assert.isFalse(alone.step.done)
@@ -227,7 +227,7 @@ describe("Step: unknown tools", () => {
       assert.deepStrictEqual(step.toolResults.map((message) => message.isError === true), [false, true])
     }))
 
-  it.effect("R-133: under allm the check sees every call, a manual one beside it does not save the turn", () =>
+  it.effect("R-133: under allm an unknown tool fails the turn also beside a manual call", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolCall("m", "appr"), ...script])
       const failure = yield* Step.run(start, { tools: [appr], policy: Policy.allm }).pipe(
@@ -237,7 +237,7 @@ describe("Step: unknown tools", () => {
       assert.instanceOf(failure, Step.EngineError)
     }))
 
-  it.effect("R-132, R-133: in manual mode nothing runs, so that an unknown name fails nothing", () =>
+  it.effect("R-132, R-133: in manual mode an unknown name fails nothing, since no call runs", () =>
     Effect.gen(function*() {
       const { events, step } = yield* stepOf(script, { tools: [echo], policy: Policy.allm, mode: "manual" })
       assert.isEmpty(only(events, "Error"))
@@ -247,7 +247,7 @@ describe("Step: unknown tools", () => {
 })
 
 describe("Step: manual", () => {
-  it.effect("P-04, R-132: manual mode hands the calls over and runs none", () =>
+  it.effect("P-04, R-132: manual mode hands the calls over and runs none of them", () =>
     Effect.gen(function*() {
       const script = [toolCall("c0", "echo", { x: 1 }), finish("tool_calls")]
       const { events, step } = yield* stepOf(script, { tools: [echo], mode: "manual" })
@@ -263,7 +263,7 @@ describe("Step: manual", () => {
       assert.isFalse(tags(events).some((tag) => tag.startsWith("ToolExecution")))
     }))
 
-  it.effect("R-180: calls of manual tools are handed over, the others run", () =>
+  it.effect("R-180: calls of manual tools are handed over, and the other calls run", () =>
     Effect.gen(function*() {
       const script = [toolCall("m", "appr"), toolCall("a", "echo", { x: 1 }), finish("tool_calls")]
       const { events, step } = yield* stepOf(script, { tools: [echo, appr] })
@@ -274,7 +274,7 @@ describe("Step: manual", () => {
       assert.strictEqual(only(events, "StepCompleted")[0]?.mode, "auto")
     }))
 
-  it.effect("R-180, R-345: a manual tool never runs, also when its arguments were lost", () =>
+  it.effect("R-180, R-345: a manual tool never runs, also when its arguments are lost", () =>
     Effect.gen(function*() {
       const script = [{ ...toolCall("m", "appr"), argumentsLost: "json_decode_error" as const }, finish("tool_calls")]
       const { events, step } = yield* stepOf(script, { tools: [appr] })
@@ -288,7 +288,7 @@ describe("Step: manual", () => {
 })
 
 describe("Step: halts", () => {
-  it.effect("R-135, R-138: a question halts the step and adds no message of its own", () =>
+  it.effect("R-135, R-138: a question halts the step and adds no message", () =>
     Effect.gen(function*() {
       const { step } = yield* stepOf([toolCall("c0", "ask"), finish("tool_calls")], { tools: [ask] })
       assert.isTrue(step.done)
@@ -301,7 +301,7 @@ describe("Step: halts", () => {
       assert.deepStrictEqual(transcript(step.thread), ["user(go)", "assistant()", "TM(c0,<awaiting user response>)"])
     }))
 
-  it.effect("R-135: a halt of a tool's own, and a tool error under halt", () =>
+  it.effect("R-135: a tool's own halt and a tool error under halt end the step", () =>
     Effect.gen(function*() {
       const own = yield* stepOf([toolCall("c0", "stop1"), finish("tool_calls")], { tools: [stop1] })
       assert.isTrue(own.step.done)
@@ -314,7 +314,7 @@ describe("Step: halts", () => {
       assert.deepStrictEqual(failed.step.halt, { haltedReason: "tool_error", haltToolCallId: "c0" })
     }))
 
-  it.effect("R-184: a question wins over manual calls, which wait with it", () =>
+  it.effect("R-184: a question wins over manual calls, which wait beside the question", () =>
     Effect.gen(function*() {
       const script = [toolCall("m", "appr"), toolCall("q", "ask"), finish("tool_calls")]
       const { events, step } = yield* stepOf(script, { tools: [ask, appr] })
@@ -328,7 +328,7 @@ describe("Step: halts", () => {
 })
 
 describe("Step: errors of the reply", () => {
-  it.effect("P-11, R-145: an error in the stream ends the step, which succeeds with what there was", () =>
+  it.effect("P-11, R-145: an error in the stream ends the step, which succeeds with the partial text", () =>
     Effect.gen(function*() {
       const { step } = yield* stepOf([text("par"), error("timeout")], { tools: [echo] })
       assert.isTrue(step.done)
@@ -337,7 +337,7 @@ describe("Step: errors of the reply", () => {
       assert.deepStrictEqual(transcript(step.thread), ["user(go)", "assistant(par)"])
     }))
 
-  it.effect("P-12: an error wins over a later finish reason and no tool runs; under allm the later one wins", () =>
+  it.effect("P-12: an error wins over a later finish reason and no tool runs, and under allm the finish reason wins", () =>
     Effect.gen(function*() {
       const script = [toolCall("c0", "echo"), Script.errorThenContinue("timeout"), finish("tool_calls")]
       const { events, step } = yield* stepOf(script, { tools: [echo] })

@@ -106,7 +106,7 @@ const spent: Event.AdapterEvent = { _tag: "RawChunk", chunk: { usage: { inputTok
 
 describe("a switch", () => {
   for (const reason of [...passing, ...others]) {
-    it.effect(`G34: ${reason} before anything is said, at each event`, () =>
+    it.effect(`G34: ${reason} before any output, at each event, ${passing.includes(reason) ? "switches to the next candidate" : "asks no other candidate"}`, () =>
       Effect.gen(function*() {
         const isPassing = passing.includes(reason)
         for (const before of [[], [started], [started, spent]]) {
@@ -130,7 +130,7 @@ describe("a switch", () => {
     { _tag: "ToolCallCompleted", id: "c", name: "look", arguments: {}, rawArguments: "{}" }
   ]
   for (const event of said) {
-    it.effect(`G35: a reply that broke behind ${event._tag} is broken, and nothing else is asked`, () =>
+    it.effect(`G35: a reply broken behind ${event._tag} stays broken, and no other candidate is asked`, () =>
       Effect.gen(function*() {
         const { asked, events } = yield* over([broken("provider_unavailable", [started, event]), good], {
           tools: [look]
@@ -141,7 +141,7 @@ describe("a switch", () => {
       }))
   }
 
-  it.effect("R-518: a longer conversation goes to a candidate with a larger window, past those without", () =>
+  it.effect("R-518: a too long conversation goes to a candidate with a larger window and skips candidates without a window", () =>
     Effect.gen(function*() {
       const long = { ...broken("context_length_exceeded"), contextWindow: 100 }
       const small = { ...good, contextWindow: 50 }
@@ -160,7 +160,7 @@ describe("a switch", () => {
       assert.deepStrictEqual(never.asked, ["a"])
     }))
 
-  it.effect("G37: all fail: the error is the last one's and lists the others; in the first step the run fails with it", () =>
+  it.effect("G37: when all candidates fail the run has the last error, which lists the others", () =>
     Effect.gen(function*() {
       const all = [broken("rate_limited"), broken("timeout"), broken("provider_unavailable")]
       const { asked, error, events } = yield* over(all)
@@ -185,7 +185,7 @@ describe("a switch", () => {
       )
     }))
 
-  it.effect("G38: a stop while a candidate is switched asks nothing further", () =>
+  it.effect("G38: a stop during a switch asks no further candidate", () =>
     Effect.gen(function*() {
       const reached = yield* Deferred.make<void>()
       const stopping: Adapter.Service = {
@@ -199,7 +199,7 @@ describe("a switch", () => {
       assert.deepStrictEqual([asked, switchesOf(events)], [["a"], []])
     }))
 
-  it.effect("R-518: the run stays with the candidate that it has come to; a run of a handler begins with the first", () =>
+  it.effect("R-518: a run stays with its current candidate, and a handler's run begins with the first candidate", () =>
     Effect.gen(function*() {
       const nested: Array<string> = []
       let isDown = true
@@ -225,14 +225,14 @@ describe("a switch", () => {
       assert.deepStrictEqual(result?.steps.map(({ response }) => response.provider), ["two", "two"])
     }))
 
-  it.effect("R-518: the model of the request is the first candidate's; others have their own, or that of their adapter", () =>
+  it.effect("R-518: the run's model applies to the first candidate, and other candidates use their own model", () =>
     Effect.gen(function*() {
       const down = broken("timeout")
       const { asked } = yield* over([down, down, { of: good, model: "own" }], { model: "gpt-5" })
       assert.deepStrictEqual(asked, ["a:gpt-5", "b", "c:own"])
     }))
 
-  it.effect("R-518: candidates but the last are asked once, and wait for no long pause", () =>
+  it.effect("R-518: every candidate but the last gets its own retries and a short patience", () =>
     Effect.gen(function*() {
       const attempts: Array<unknown> = []
       const seen = (service: Adapter.Service): Adapter.Service => ({
@@ -250,7 +250,7 @@ describe("a switch", () => {
       ])
     }))
 
-  it.effect("R-518: `within` bounds the time until something is said, and no longer", () =>
+  it.effect("R-518: `within` bounds the time until the first output and no longer", () =>
     Effect.gen(function*() {
       const silent: Adapter.Service = { stream: () => Stream.concat(Stream.make(started), Stream.never) }
       const fiber = yield* Effect.forkChild(over([{ of: silent, within: "2 seconds" }, good]))
@@ -279,7 +279,7 @@ describe("a switch", () => {
       assert.deepStrictEqual(found.asked, ["a"])
     }))
 
-  it.effect("R-518: the fold of the events is the result, and a wire takes them", () =>
+  it.effect("R-518: the fold of the events of a switched run equals its result", () =>
     Effect.gen(function*() {
       const { events, result } = yield* over([broken("timeout", [started, spent]), modelOf(looking, [])], {
         tools: [look]
@@ -288,14 +288,14 @@ describe("a switch", () => {
     }))
 })
 
-describe("without a loop", () => {
+describe("Adapter.fallback without a loop", () => {
   const two = (first: Adapter.Service, asked: Array<string> = []) =>
     Adapter.fallback([
       { layer: Adapter.layer(noting(asked, "a", first)), name: "a" },
       { layer: Adapter.layer(noting(asked, "b", good)), name: "b" }
     ])
 
-  it.effect("G34: a classification, and a stream of one's own, switch by the same rule", () =>
+  it.effect("G34: a classification and a bare adapter stream switch for the same reasons", () =>
     Effect.gen(function*() {
       for (const reason of [...passing, "invalid_request"] as ReadonlyArray<Reason>) {
         const asked: Array<string> = []
@@ -317,7 +317,7 @@ describe("without a loop", () => {
       }
     }))
 
-  it.effect("G35: what broke behind a text is not asked again", () =>
+  it.effect("G35: a classification broken behind a text asks no other candidate", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const layer = two(broken("timeout", [started, { _tag: "TextDelta", id: null, delta: "a" }]), asked)
@@ -325,7 +325,7 @@ describe("without a loop", () => {
       assert.deepStrictEqual([asked, error.reason], [["a"], "timeout"])
     }))
 
-  it.effect("G37: all fail: the last error, with the others", () =>
+  it.effect("G37: a classification whose candidates all fail has the last error, which lists the others", () =>
     Effect.gen(function*() {
       const layer = Adapter.fallback([
         { layer: Adapter.layer(broken("timeout")), name: "a" },
@@ -340,7 +340,7 @@ describe("without a loop", () => {
 })
 
 describe("a changed adapter", () => {
-  it.effect("R-517: Adapter.map changes each candidate, also those of a named adapter", () =>
+  it.effect("R-517: Adapter.map changes each candidate, also the candidates of a named adapter", () =>
     Effect.gen(function*() {
       for (const isNamed of [false, true]) {
         const asked: Array<string> = []
@@ -359,7 +359,7 @@ describe("a changed adapter", () => {
 })
 
 describe("a kept run", () => {
-  it.effect("G93: killed behind any record, it asks the candidate that it has come to", () =>
+  it.effect("G93: a run killed behind any record asks the candidate recorded so far", () =>
     Effect.gen(function*() {
       let asked: Array<string> = []
       const layer = Adapter.fallback([
@@ -387,14 +387,14 @@ describe("a kept run", () => {
       asked = []
     }))
 
-  it.effect("G82: a run without candidates records what it does without them", () =>
+  it.effect("G82: a run without candidates records no StepPrepared", () =>
     Effect.gen(function*() {
       const { records } = yield* killedAtEach(looking, () => ({ tools: [look], rules: [] }))
       assert.notInclude(records.map(({ _tag }) => _tag), "StepPrepared")
     }))
 })
 
-describe("over loopback", () => {
+describe("Adapter.fallback over loopback", () => {
   const failures: Readonly<
     Record<string, { readonly answer: (name: keyof typeof protocols) => Server.Answer; readonly isSwitched: boolean }>
   > = {
@@ -406,11 +406,11 @@ describe("over loopback", () => {
       answer: (name) => ({ pieces: [protocols[name].failing(true)] }),
       isSwitched: true
     },
-    "an overload behind a beginning that says nothing": {
+    "an overload behind a silent beginning": {
       answer: (name) => ({ pieces: [protocols[name].silent + protocols[name].failing(true)] }),
       isSwitched: true
     },
-    "a connection that is dropped": {
+    "a dropped connection": {
       answer: (name) => ({ pieces: [protocols[name].silent], ending: "drop" }),
       isSwitched: true
     },
@@ -421,7 +421,7 @@ describe("over loopback", () => {
   }
   for (const name of protocolNames) {
     for (const [what, { answer, isSwitched }] of Object.entries(failures)) {
-      it.effect(`G34: ${name}: ${what} ${isSwitched ? "asks the next" : "asks nothing else"}`, () =>
+      it.effect(`G34: ${name}: ${what} ${isSwitched ? "asks the next candidate" : "asks no other candidate"}`, () =>
         Effect.scoped(Effect.gen(function*() {
           const down = yield* Server.serve(() => answer(name))
           const next = yield* Server.serve(() => ({ pieces: [protocols.chat.whole] }))
@@ -438,7 +438,7 @@ describe("over loopback", () => {
 
   const typed = { chat: "openai", responses: "OpenAiResponses", anthropic: "Anthropic", gemini: "Gemini" } as const
 
-  it.live("G36: a thread that one candidate began, with its reasoning and signatures, is valid for each other one", () =>
+  it.live("G36: a thread begun by one candidate, with its reasoning and signatures, is valid for each other candidate", () =>
     Effect.scoped(Effect.gen(function*() {
       const bodies: Array<SdkTypes.Body> = []
       const tools = ["search", "read", "note", "now"].map((name) =>
@@ -468,7 +468,7 @@ describe("over loopback", () => {
       assert.deepStrictEqual([bodies.length, ...SdkTypes.misfits(bodies).values()], [12])
     })))
 
-  it.effect("R-518: a pause that the server asked for is not waited for where it is long", () =>
+  it.effect("R-518: a run does not wait for a long pause that a server asks for, and the next run skips that server", () =>
     Effect.scoped(Effect.gen(function*() {
       const down = yield* Server.serve(() => Adapters.json(429, {}, { "retry-after": "20" }))
       const next = yield* Server.serve(() => ({ pieces: [protocols.chat.whole] }))
@@ -485,14 +485,14 @@ describe("over loopback", () => {
     })))
 })
 
-describe("bad input", () => {
+describe("bad input to Adapter.fallback", () => {
   const layer = Adapter.layer(good)
   const wrong: ReadonlyArray<readonly [what: string, candidates: unknown, problem: RegExp]> = [
     ["no candidate", [], /at least one candidate/],
-    ["what is no list", { layer }, /at least one candidate/],
+    ["an object in place of a list", { layer }, /at least one candidate/],
     ["a candidate without a layer", [{ name: "a" }], /each candidate needs a layer/],
-    ["a field that is none", [{ layer, wihtin: 1 }], /no option "wihtin"; did you mean "within"\?/],
-    ["a time that is none", [{ layer, within: -1 }], /within must be a duration/]
+    ["a misspelt field", [{ layer, wihtin: 1 }], /no option "wihtin"; did you mean "within"\?/],
+    ["a negative time", [{ layer, within: -1 }], /within must be a duration/]
   ]
   for (const [what, candidates, problem] of wrong) {
     it(`R-518: ${what} is a defect`, () => {
@@ -500,7 +500,7 @@ describe("bad input", () => {
     })
   }
 
-  it.effect("R-518: two of one name are a defect, and two of one model have names of their own", () =>
+  it.effect("R-518: two candidates of one name are a defect, and two candidates of one model get distinct names", () =>
     Effect.gen(function*() {
       const exit = yield* Effect.exit(
         Chat.run("go").pipe(Effect.provide(Adapter.fallback([{ layer, name: "a" }, { layer, name: "a" }])))
@@ -513,7 +513,7 @@ describe("bad input", () => {
       assert.deepStrictEqual(names, ["m", "p/m", "m (3)"])
     }))
 
-  it.effect("R-518: a `when` that throws, or gives no boolean, is a defect that names it", () =>
+  it.effect("R-518: a `when` that throws or returns no boolean is a defect that names the option", () =>
     Effect.gen(function*() {
       const throwing = () => {
         throw new Error("lost")
@@ -530,16 +530,16 @@ describe("bad input", () => {
       }
     }))
 
-  it("R-518: the times are durations", () => {
+  it("R-518: Adapter.fallback takes a Duration as within", () => {
     assert.isTrue(Layer.isLayer(Adapter.fallback([{ layer, within: Duration.seconds(1) }])))
   })
 })
 
-describe("what is seen of a switch", () => {
+describe("what readers see of a switch", () => {
   const down: Adapter.Service = { ...broken("timeout", [started]), provider: "one", model: "small" }
   const second: Adapter.Service = { ...good, provider: "two", model: "large" }
 
-  it.effect("R-518: each request has a span, the second with the model that failed", () =>
+  it.effect("R-518: each request has a span, and the second span names the model that failed", () =>
     Effect.gen(function*() {
       const { spans, tracer } = Spans.recording()
       yield* over([down, second]).pipe(Effect.withTracer(tracer))
@@ -555,7 +555,7 @@ describe("what is seen of a switch", () => {
       ])
     }))
 
-  it.effect("R-518: pages are shown the names and the code, and nothing else of the error", () =>
+  it.effect("R-518: clients receive the candidate names and the error code of a switch, and nothing else", () =>
     Effect.gen(function*() {
       const { events } = yield* over([{ ...down, ...broken("timeout", [started]) }, second])
       const shown = events.flatMap((event) => Event.toPublic(event, { runId: "r" }) ?? [])

@@ -29,7 +29,7 @@ const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => 
 const tableOf = (text: string): Pricing.Table => JSON.parse(text) as Pricing.Table
 
 describe("bad input to budgets and prices", () => {
-  it("limits that are no whole numbers, and limits that are none, are defects", () => {
+  it("a limit that is not a whole number and limits that are not an object are defects", () => {
     const values = [-1, 0.5, NaN, Infinity, 2 ** 53, 1e308, "5", 5n, [], {}, Symbol("five"), true]
     for (const name of ["calls", "inputTokens", "outputTokens", "tokens", "money"]) {
       for (const value of values) {
@@ -45,7 +45,7 @@ describe("bad input to budgets and prices", () => {
     assert.throws(() => Budget.make(JSON.parse("{\"__proto__\":{\"calls\":5}}")), /has no option "__proto__"/)
   })
 
-  it("a limit that is computed is read once: what was checked is what counts", () => {
+  it("Budget.make reads a computed limit once", () => {
     let reads = 0
     const limits = {
       get calls(): number {
@@ -56,7 +56,7 @@ describe("bad input to budgets and prices", () => {
     assert.strictEqual(reads, 1)
   })
 
-  it("an account of the caller's own without its two functions is a defect, and one of a class is none", () => {
+  it("Budget.from refuses an account without its two functions and accepts an instance of a class", () => {
     for (const account of [undefined, null, "x", []]) {
       assert.throws(
         () => Budget.from(account as never),
@@ -78,7 +78,7 @@ describe("bad input to budgets and prices", () => {
     assert.throws(() => Limits.layer({ budget: { open: () => ({}) } as never }), /made with Budget.make or Budget.from/)
   })
 
-  it.effect("a table of prices is data: no name of it reaches a prototype, and no name finds one", () =>
+  it.effect("a price table with hostile names reaches no prototype, and no inherited name has a price", () =>
     Effect.gen(function*() {
       const table = tableOf(`{
         "openai": { "models": {
@@ -109,19 +109,19 @@ describe("bad input to budgets and prices", () => {
 
 describe("what a hostile provider reports", () => {
   const reports = {
-    "tokens without end": { inputTokens: 1e308, outputTokens: 1e308, totalTokens: 1e308 },
-    "a cost without end": { inputTokens: 1, outputTokens: 1, totalCost: 1e308 },
-    "the largest numbers": {
+    "endless tokens": { inputTokens: 1e308, outputTokens: 1e308, totalTokens: 1e308 },
+    "an endless cost": { inputTokens: 1, outputTokens: 1, totalCost: 1e308 },
+    "the largest safe integers": {
       inputTokens: Number.MAX_SAFE_INTEGER,
       outputTokens: Number.MAX_SAFE_INTEGER,
       totalCost: Number.MAX_SAFE_INTEGER
     },
-    "parts of tokens": { inputTokens: 0.5, outputTokens: 1.25 },
-    "less than nothing": { inputTokens: -1e308, outputTokens: -1, totalCost: -1 }
+    "fractions of tokens": { inputTokens: 0.5, outputTokens: 1.25 },
+    "negative numbers": { inputTokens: -1e308, outputTokens: -1, totalCost: -1 }
   }
   for (const [where, store] of Object.entries(stores)) {
     for (const [name, counts] of Object.entries(reports)) {
-      it.effect(`${name}: the run of a session is kept, and all that was spent is a whole number: ${where}`, () =>
+      it.effect(`a session run whose provider reports ${name} is kept, and all it spent is a whole number: ${where}`, () =>
         Effect.gen(function*() {
           for (const scope of ["run", "session"] as const) {
             const replied = Effect.gen(function*() {
@@ -156,7 +156,7 @@ describe("what a hostile provider reports", () => {
   }
 })
 
-describe("an account of the caller's own that breaks", () => {
+describe("a broken account of the caller", () => {
   const ways: Readonly<Record<string, () => Effect.Effect<never>>> = {
     throws: () => {
       throw new Error("no database")
@@ -165,11 +165,11 @@ describe("an account of the caller's own that breaks", () => {
     "returns nothing": () => undefined as never,
     "is interrupted": () => Effect.interrupt,
     hangs: () => Effect.never,
-    "hangs, and cannot be stopped": () => Effect.uninterruptible(Effect.never)
+    "hangs uninterruptibly": () => Effect.uninterruptible(Effect.never)
   }
   for (const action of ["reserve", "settle"] as const) {
     for (const [way, act] of Object.entries(ways)) {
-      it.effect(`${action} ${way}: the run ends, and the account around it has nothing reserved`, () =>
+      it.effect(`a caller's account whose ${action} ${way} ends the run, and the outer account has nothing reserved`, () =>
         Effect.gen(function*() {
           const settled: Array<number> = []
           const account: Budget.Account = {
@@ -214,7 +214,7 @@ describe("twenty sub-agents of one parent", () => {
   })
   const isInner = ({ messages }: Adapter.Request) => Message.text(messages[0]!).startsWith("Inner")
 
-  it.effect("G1, G3, G88: stopped at every step, no call is reserved, and never more than the limit is spent", () =>
+  it.effect("G1, G3, G88: a run stopped at every step leaves no call reserved and never spends more than the limit", () =>
     Effect.gen(function*() {
       const found = new Set<string>()
       const model = modelOf((request) => {
@@ -251,7 +251,7 @@ describe("twenty sub-agents of one parent", () => {
 })
 
 describe("an inbox against bad input", () => {
-  it.effect("any id that is a text is a plain one, and another is a defect", () =>
+  it.effect("an inbox accepts any non-empty string as an id, and any other id is a defect", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const ids = ["__proto__", "constructor", "toString", " ", "\u0000", "\ud800", "a/b", "a".repeat(100_000)]
@@ -267,7 +267,7 @@ describe("an inbox against bad input", () => {
       }
     }))
 
-  it.effect("a content that is no message is a defect, and one that changes later was accepted as it was", () =>
+  it.effect("bad content for an inbox is a defect, and content changed after the send is delivered as sent", () =>
     Effect.gen(function*() {
       const cycle: Array<unknown> = []
       cycle.push(cycle)
@@ -287,7 +287,7 @@ describe("an inbox against bad input", () => {
       assert.deepStrictEqual(result.thread.messages[2]?.content, [{ type: "text", text: "before" }])
     }))
 
-  it.effect("handlers that steer for ever stop at maxTurns, and each message has its fate", () =>
+  it.effect("handlers that always steer stop at maxTurns, and each message has its fate", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const sent: Array<Inbox.Sent> = []
@@ -310,7 +310,7 @@ describe("an inbox against bad input", () => {
       ])
     }))
 
-  it.effect("thousands of messages come in one request, in their order", () =>
+  it.effect("thousands of messages enter the thread in their order", () =>
     Effect.gen(function*() {
       const inbox = Inbox.make()
       const words = Array.from({ length: 3_000 }, (_, index) => `m${index}`)

@@ -126,9 +126,9 @@ const resumed = (options: Options, layer: Layer.Layer<Adapter.Adapter>, before: 
 
 const rows: Array<ReadonlyArray<string | number>> = []
 
-describe("G81: each pair", () => {
+describe("G81: each pair of features", () => {
   for (const [one, other] of pairs) {
-    it.effect(`G81: ${one} and ${other}: stopped at every step, and killed behind every record`, () =>
+    it.effect(`G81: a run with ${one} and ${other} holds when stopped at every step and when killed behind every record`, () =>
       Effect.gen(function*() {
         const { adapterOf, isTold, options } = given(one, other)
         let last: { readonly inbox: Inbox.Inbox; result: Event.ChatResult | undefined } | undefined

@@ -88,9 +88,9 @@ const shapes = [
   "RunEnded after at haltedReason requestId status"
 ]
 
-describe("G82: what is not used", () => {
+describe("G82: unused features", () => {
   for (const [where, store] of Object.entries(stores)) {
-    it.effect(`G82: the records of a plain run are these, and no more: ${where}`, () =>
+    it.effect(`G82: a run that uses no feature writes exactly these records: ${where}`, () =>
       Effect.gen(function*() {
         const given = store as Layer.Layer<Session.Store>
         const plain = yield* kept({}, {}, given, Layer.empty)
@@ -102,7 +102,7 @@ describe("G82: what is not used", () => {
       }))
   }
 
-  it("G82: a run takes exactly the work of a plain one, and its result has nothing more", async () => {
+  it("G82: a run that uses no feature takes exactly the work of a plain run, and its result has no more fields", async () => {
     const taken = async (options: object, tool: object) => {
       const run = Chat.run("go", { tools: [toolOf(tool)], requestId: "run", ...options } as {}).pipe(
         Effect.provide(modelOf())

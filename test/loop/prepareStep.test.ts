@@ -41,7 +41,7 @@ const defectOf = (exit: Exit.Exit<unknown, unknown>): string =>
   Exit.isFailure(exit) ? String(Cause.squash(exit.cause)) : "no defect"
 
 describe("prepareStep", () => {
-  it.effect("G53: a tool that a step leaves out is answered as not offered, and does not run", () =>
+  it.effect("G53: a call of a tool that the step leaves out is answered as not offered and does not run", () =>
     Effect.gen(function*() {
       let sent = 0
       const counted = Tool.make("send", { parameters: {}, handler: () => Effect.sync(() => ++sent) })
@@ -70,7 +70,7 @@ describe("prepareStep", () => {
       }
     }))
 
-  it.effect("R-516: a change holds for its step, and every field of it reaches the request", () =>
+  it.effect("R-516: a change holds for its step, and every field of the change reaches the request", () =>
     Effect.gen(function*() {
       const change: Rule.Change = {
         model: "large",
@@ -112,7 +112,7 @@ describe("prepareStep", () => {
       )
     }))
 
-  it.effect("R-516: the place has the steps, the thread, the context and the usage so far", () =>
+  it.effect("R-516: prepareStep receives the steps, the thread, the context and the usage so far", () =>
     Effect.gen(function*() {
       const places: Array<unknown> = []
       yield* run(looking(2), {
@@ -137,7 +137,7 @@ describe("prepareStep", () => {
       assert.deepStrictEqual(asked.map(({ toolChoice, tools }) => [toolChoice, tools]), [[undefined, []]])
     }))
 
-  it.effect("G54: a failure fails the run in its first step, and later is its outcome, with the steps kept", () =>
+  it.effect("G54: a failure of prepareStep fails the run in the first step, and later becomes the outcome with the steps kept", () =>
     Effect.gen(function*() {
       const failing = (at: number) => {
         const asked: Array<Adapter.Request> = []
@@ -153,7 +153,7 @@ describe("prepareStep", () => {
       assert.strictEqual(result.steps.length, 2)
     }))
 
-  it.effect("G55: a stop while it waits ends the run, and nothing is asked", () =>
+  it.effect("G55: a stop while prepareStep waits ends the run, and no model is asked", () =>
     Effect.gen(function*() {
       for (const at of [0, 1]) {
         const reached = yield* Deferred.make<void>()
@@ -167,7 +167,7 @@ describe("prepareStep", () => {
       }
     }))
 
-  it.effect("G56: a resumed run has the recorded change, and is not asked for it", () =>
+  it.effect("G56: a resumed run uses the recorded change and does not call prepareStep again", () =>
     Effect.gen(function*() {
       let asked: Array<number> = []
       const given = () => ({
@@ -191,7 +191,7 @@ describe("prepareStep", () => {
       assert.deepStrictEqual(whole.asked.map(({ model }) => model), ["model 0", "model 1", "model 2"])
     }))
 
-  it.effect("G56: a run that began without it is not asked for a reply that is recorded", () =>
+  it.effect("G56: a run begun without prepareStep does not call prepareStep for a recorded reply", () =>
     Effect.gen(function*() {
       const replies = looking(1)
       const before = yield* kept(replies, { tools: [look], rules: [] })
@@ -208,7 +208,7 @@ describe("prepareStep", () => {
       assert.deepStrictEqual(asked, [1])
     }))
 
-  it.effect("G56: nor is it asked again for a broken reply, or behind a record of the change", () =>
+  it.effect("G56: prepareStep is not called again for a broken reply", () =>
     Effect.gen(function*() {
       let calls = 0
       const replies: Replies = ({ messages }) =>
@@ -224,7 +224,7 @@ describe("prepareStep", () => {
       assert.strictEqual(result?.outcome._tag, "Completed")
     }))
 
-  it.effect("G57: the fold of the events is the result", () =>
+  it.effect("G57: the fold of the events of a prepared run equals its result", () =>
     Effect.gen(function*() {
       const given = {
         tools: [look, send],
@@ -241,20 +241,20 @@ describe("prepareStep", () => {
     ["an unknown tool", { tools: ["loook"] }, /no tool "loook"; those of the run: "look", "send"/],
     ["an unknown adapter", { adapter: "strong" }, /no adapter "strong"; those of Adapter.named: none/],
     [
-      "a temperature that is none",
+      "a temperature out of range",
       { temperature: 3 },
       /prepareStep: temperature: must be a number from 0 to 2; got: 3/
     ],
     ["a forced tool that the step leaves out", { tools: ["look"], toolChoice: { name: "send" } }, /no tool "send"/],
     ["a forced call without tools", { tools: [], toolChoice: "required" }, /a step without tools cannot force a call/],
-    ["a field that is none", { modell: "x" }, /prepareStep has no option "modell"; did you mean "model"\?/],
-    ["a field of another type", { tools: "look" }, /prepareStep: tools must be/],
+    ["a misspelt field", { modell: "x" }, /prepareStep has no option "modell"; did you mean "model"\?/],
+    ["a field of a wrong type", { tools: "look" }, /prepareStep: tools must be/],
     ["nothing", undefined, /prepareStep: it returned undefined; return an object/],
     ["a promise", Promise.resolve({}), /prepareStep.*Effect/],
     ["options that are no JSON", { options: { at: new Date(0) } }, /rule "prepareStep": its note is no JSON/]
   ]
   for (const [what, change, problem] of wrong) {
-    it.effect(`R-516: ${what} is a defect that says what would be right, and nothing is asked`, () =>
+    it.effect(`R-516: ${what} from prepareStep is a defect that says what would be right, and no model is asked`, () =>
       Effect.gen(function*() {
         const { asked, exit } = yield* run(looking(1), { tools: [look, send], prepareStep: () => change as never })
         assert.match(defectOf(exit), problem)
@@ -262,7 +262,7 @@ describe("prepareStep", () => {
       }))
   }
 
-  it.effect("R-516: what it throws is a defect of the run", () =>
+  it.effect("R-516: an error thrown by prepareStep is a defect of the run", () =>
     Effect.gen(function*() {
       const { exit } = yield* run(looking(1), {
         prepareStep: () => {
@@ -272,7 +272,7 @@ describe("prepareStep", () => {
       assert.match(defectOf(exit), /no route/)
     }))
 
-  it.effect("R-516: values of null stay as the run has them", () =>
+  it.effect("R-516: a null in a change leaves the run's value", () =>
     Effect.gen(function*() {
       const { asked } = yield* run(looking(0), {
         model: "small",
@@ -298,7 +298,7 @@ describe("Adapter.named", () => {
     Adapter.named({ fast: scripted(asked, "fast", looking(3)), strong: scripted(asked, "strong", looking(3)) })
   const climbing: Prepare = ({ stepIndex }) => stepIndex < 2 ? {} : { adapter: "strong", model: "large" }
 
-  it.effect("R-517: runs use the first, and a step another one by its name", () =>
+  it.effect("R-517: runs use the first named adapter, and a step may use another by its name", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       yield* Chat.run("go", { tools: [look], prepareStep: climbing }).pipe(Effect.provide(two(asked)))
@@ -308,7 +308,7 @@ describe("Adapter.named", () => {
       assert.deepStrictEqual(plain, ["fast:", "fast:", "fast:", "fast:"])
     }))
 
-  it.effect("R-517: Adapter.map changes each of them", () =>
+  it.effect("R-517: Adapter.map changes each named adapter", () =>
     Effect.gen(function*() {
       const counted: Array<string | undefined> = []
       const layer = Adapter.map((adapter) => ({
@@ -322,7 +322,7 @@ describe("Adapter.named", () => {
       assert.deepStrictEqual(counted, ["fast", "fast", "strong", "strong"])
     }))
 
-  it.effect("R-517: an unknown name lists those that are there", () =>
+  it.effect("R-517: an unknown adapter name is a defect that lists the known names", () =>
     Effect.gen(function*() {
       const exit = yield* Effect.exit(
         Chat.run("go", { prepareStep: () => ({ adapter: "stronger" }) }).pipe(Effect.provide(two([])))
@@ -330,12 +330,12 @@ describe("Adapter.named", () => {
       assert.match(defectOf(exit), /no adapter "stronger"; those of Adapter.named: "fast", "strong"/)
     }))
 
-  it("R-517: no layer, and what is none, is refused", () => {
+  it("R-517: Adapter.named refuses an empty record and a member that is not a layer", () => {
     assert.throws(() => Adapter.named({}), /at least one layer/)
     assert.throws(() => Adapter.named({ fast: 1 } as never), /layers.fast must be a Layer/)
   })
 
-  it.effect("R-517: a layer that fails fails the program, and a shared one is built once", () =>
+  it.effect("R-517: a failing named layer fails the program, and a shared layer is built once", () =>
     Effect.gen(function*() {
       const failing = Layer.effect(Adapter.Adapter, Effect.fail("no key" as const))
       const error = yield* Effect.flip(
@@ -354,7 +354,7 @@ describe("Adapter.named", () => {
       assert.strictEqual(built, 1)
     }))
 
-  it.effect("R-517: a worker asks the adapter of the step", () =>
+  it.effect("R-517: a worker asks the adapter that the step names", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const ended = yield* Deferred.make<string>()
@@ -370,7 +370,7 @@ describe("Adapter.named", () => {
       assert.deepStrictEqual(asked, ["fast:", "fast:", "strong:large", "strong:large"])
     }))
 
-  it.effect("G56: a recorded adapter that is gone at a resume is refused, and nothing is written", () =>
+  it.effect("G56: resuming a run whose recorded adapter or rule is missing fails and writes nothing", () =>
     Effect.gen(function*() {
       const given: Options = { tools: [look], prepareStep: climbing, requestId: "run" }
       const records = yield* Effect.gen(function*() {
