@@ -57,7 +57,7 @@ const providers: ReadonlyArray<readonly [name: string, (url: string) => Layer.La
 
 describe("Adapter.Request.run", () => {
   for (const [name, layer, answer] of providers) {
-    it.effect(`${name} sends the same with and without it`, () =>
+    it.effect(`${name} sends the same request with and without the run`, () =>
       Effect.gen(function*() {
         const without = yield* received(layer, answer, asked)
         const named = yield* received(layer, answer, { ...asked, run })
@@ -73,7 +73,7 @@ describe("Adapter.Request.run", () => {
 
   const runsOf = (model: Script.Scripted) => Effect.map(model.requests, (requests) => requests.map(({ run }) => run))
 
-  it.effect("has the run, the step and the session of every request of a run", () =>
+  it.effect("every request of a run carries the ids of the run and session and the step index", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolTurn, toolTurn, answer])
       yield* Chat.run("go", { tools: [ping], requestId: "r1", sessionId: "s1" }).pipe(Effect.provide(model.layer))
@@ -87,7 +87,7 @@ describe("Adapter.Request.run", () => {
       )
     }))
 
-  it.effect("has the id that was made for a run without one, and no session", () =>
+  it.effect("a run without a given id carries its made id and no session", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([answer, answer])
       const first = yield* Step.run("go", {}).pipe(Effect.provide(model.layer))
@@ -103,14 +103,14 @@ describe("Adapter.Request.run", () => {
       )
     }))
 
-  it.effect("a request that is retried has the step of the reply that broke", () =>
+  it.effect("a retried request carries the step index of the broken reply", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("Hal"), Script.streamError("network_error")], answer])
       yield* Chat.run("go", { requestId: "r1", retryReply: Schedule.recurs(1) }).pipe(Effect.provide(model.layer))
       assert.deepStrictEqual((yield* runsOf(model)).map((run) => run?.stepIndex), [0, 0])
     }))
 
-  it.effect("the call for a structured answer is a step of its own", () =>
+  it.effect("the request for a structured answer has its own step index", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([toolTurn, answer, answer])
       yield* Chat.run("go", {
@@ -122,14 +122,14 @@ describe("Adapter.Request.run", () => {
       assert.deepStrictEqual((yield* runsOf(model)).map((run) => run?.stepIndex), [0, 1, 2])
     }))
 
-  it.effect("a session gives its id", () =>
+  it.effect("the request of a session carries the session id", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([answer])
       yield* Session.reply(Session.make({ id: "s7" }), "go").pipe(Effect.provide(model.layer))
       assert.deepStrictEqual((yield* runsOf(model)).map((run) => run?.sessionId), ["s7"])
     }))
 
-  it.effect("tells the requests of a run within a handler from those of the run around it", () =>
+  it.effect("requests of a run within a handler differ by request id from those of its outer run", () =>
     Effect.gen(function*() {
       const ask = Tool.fromChat("ask", {
         parameters: { q: Schema.String },
@@ -147,7 +147,7 @@ describe("Adapter.Request.run", () => {
       )
     }))
 
-  it.effect("is left out of a classification, which is no run", () =>
+  it.effect("the request of a classification carries no run", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([answer])
       yield* Adapter.classify("go").pipe(Effect.provide(model.layer))
@@ -156,7 +156,7 @@ describe("Adapter.Request.run", () => {
 })
 
 describe("Adapter.map", () => {
-  it.effect("wraps the adapter in the context: the last wrapper is asked first", () =>
+  it.effect("Adapter.map wraps the adapter in the context, and the last wrapper is asked first", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("a"), Script.finish("stop")]])
       const order: Array<string> = []

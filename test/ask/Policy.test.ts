@@ -14,14 +14,14 @@ const callEcho = [Script.toolCall("c0", "echo", { x: 1 }), Script.finish("tool_c
 const done = [Script.text("done"), Script.finish("stop")]
 
 describe("Policy", () => {
-  it("the presets are whole policies, and survive JSON", () => {
+  it("the presets standard and allm are whole policies and survive JSON", () => {
     for (const preset of [Policy.standard, Policy.allm]) {
       const json = JSON.parse(JSON.stringify(Schema.encodeUnknownSync(Policy.Policy)(preset)))
       assert.deepStrictEqual(Schema.decodeUnknownSync(Policy.Policy)(json), preset)
     }
   })
 
-  it("R-102, R-103, R-139, R-140, R-141: the presets differ where their sources do", () => {
+  it("R-102, R-103, R-139, R-140, R-141: the presets differ in the fields in which their sources differ", () => {
     assert.strictEqual(Policy.standard.unknownTool, "answer")
     assert.strictEqual(Policy.allm.unknownTool, "failTurn")
     assert.strictEqual(Policy.standard.toolTurn, "presence")
@@ -34,7 +34,7 @@ describe("Policy", () => {
     assert.strictEqual(Policy.allm.adapterErrors, "lastWins")
   })
 
-  it("a knob that does not exist in a policy is refused", () => {
+  it("a policy with an unknown value or a missing field does not decode", () => {
     const decode = Schema.decodeUnknownResult(Policy.Policy)
     assert.isTrue(Result.isFailure(decode({ ...Policy.standard, unknownTool: "ignore" })))
     const { toolTurn: _, ...partial } = Policy.standard
@@ -62,7 +62,7 @@ describe("Policy.Defaults", () => {
       assert.isTrue(step.done, "under allm the finish reason stop keeps tools from running")
     }))
 
-  it.effect("an option that is given wins, one that is undefined does not", () =>
+  it.effect("a given option wins over the application's default, and an undefined option does not", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done, done])
       const layer = Layer.merge(model.layer, Layer.succeed(Policy.Defaults, { temperature: 0.5, model: "m" }))
@@ -73,7 +73,7 @@ describe("Policy.Defaults", () => {
       assert.deepInclude(second, { model: "m", temperature: 0.5 })
     }))
 
-  it.effect("R-124: a tool of the caller takes the place of the application's of that name, others follow", () =>
+  it.effect("R-124: a caller's tool replaces the application's tool of the same name, and other tools follow", () =>
     Effect.gen(function*() {
       const shout = Tool.make("echo", { parameters: {}, handler: () => Effect.succeed("ECHO") })
       const other = Tool.make("other", { parameters: {} })
@@ -87,7 +87,7 @@ describe("Policy.Defaults", () => {
       assert.include(transcript(result.thread), "TM(c0,ECHO)")
     }))
 
-  it.effect("C-04, R-170: the application's max_turns holds where the caller gives null, and the caller's wins", () =>
+  it.effect("C-04, R-170: the application's max_turns applies when the caller gives null, and the caller's number wins", () =>
     Effect.gen(function*() {
       const layer = Layer.succeed(Policy.Defaults, { maxTurns: 2 })
       const scripts = [callEcho, callEcho, callEcho, done]

@@ -40,7 +40,7 @@ const broken: ReadonlyArray<{
     roles: "user assistant tool"
   },
   {
-    name: "a call that the conversation went on without",
+    name: "an open call followed by a user message",
     messages: [asked("a", "b"), Message.tool("b", "42"), Message.user("go on")],
     issues: [["messages[0].toolCalls[0]", "\"a\""]],
     repairs: [["answered", 0, "a"]],
@@ -54,21 +54,21 @@ const broken: ReadonlyArray<{
     roles: "assistant tool user"
   },
   {
-    name: "an answer that comes after the user spoke",
+    name: "an answer behind a user message",
     messages: [asked("a"), Message.user("well?"), Message.tool("a", "1")],
     issues: [["messages[2].toolCallId", "\"a\"", "after other messages"]],
     repairs: [["moved", 2, "a"]],
     roles: "assistant tool user"
   },
   {
-    name: "an answer to a call of the provider's own",
+    name: "an answer to a call run by the provider",
     messages: [Message.assistant("", [{ ...call("s"), providerExecuted: true }]), Message.tool("s", "1")],
     issues: [["messages[1].toolCallId", "\"s\""]],
     repairs: [["dropped", 1, "s"]],
     roles: "assistant"
   },
   {
-    name: "several at once",
+    name: "a thread with several defects",
     messages: [
       Message.tool("z", "0"),
       asked("a", "a", "b"),
@@ -87,11 +87,11 @@ const broken: ReadonlyArray<{
 ]
 
 const sound: ReadonlyArray<readonly [name: string, messages: ReadonlyArray<Message.Input>]> = [
-  ["answers in any order", [asked("a", "b"), Message.tool("b", "2"), Message.tool("a", "1"), Message.user("go on")]],
-  ["one id for two calls", [asked("a", "a"), Message.tool("a", "1"), Message.tool("a", "2")]],
-  ["an id of an earlier turn", [asked("a"), Message.tool("a", "1"), asked("a"), Message.tool("a", "2")]],
-  ["calls of the provider's own", [Message.assistant("", [{ ...call("s"), providerExecuted: true }])]],
-  ["instructions in between", [asked("a"), Message.system("be brief"), Message.tool("a", "1")]]
+  ["a thread with answers in any order", [asked("a", "b"), Message.tool("b", "2"), Message.tool("a", "1"), Message.user("go on")]],
+  ["a thread with one id for two calls", [asked("a", "a"), Message.tool("a", "1"), Message.tool("a", "2")]],
+  ["a thread with an id of an earlier turn", [asked("a"), Message.tool("a", "1"), asked("a"), Message.tool("a", "2")]],
+  ["a thread with a call run by the provider", [Message.assistant("", [{ ...call("s"), providerExecuted: true }])]],
+  ["a thread with a system message before an answer", [asked("a"), Message.system("be brief"), Message.tool("a", "1")]]
 ]
 
 const reply = [Script.text("done"), Script.finish("stop")]
@@ -117,7 +117,7 @@ const refusals = (messages: ReadonlyArray<Message.Input>) =>
 
 describe("Thread.repair", () => {
   for (const { issues, messages, name } of broken) {
-    it.effect(`M-22: ${name} is refused before a model is asked, with its place and its mend`, () =>
+    it.effect(`M-22: ${name} is refused before a model is asked, with its place and the name of the repair`, () =>
       Effect.gen(function*() {
         for (const error of yield* refusals(messages)) {
           if (error instanceof Thread.ValidationError) {
@@ -146,7 +146,7 @@ describe("Thread.repair", () => {
       }))
   }
 
-  it("M-22: an open call is answered as cancelled, and a moved answer is the one that was given", () => {
+  it("M-22: an open call is answered as cancelled, and a moved answer keeps its content", () => {
     const { thread } = Thread.repair({
       messages: [asked("a", "b"), Message.user("x"), Message.tool("b", "42")],
       metadata: { mine: 1 }
@@ -159,7 +159,7 @@ describe("Thread.repair", () => {
   })
 
   for (const [name, messages] of sound) {
-    it.effect(`M-22: ${name} is left alone`, () =>
+    it.effect(`M-22: ${name} stays unchanged`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(Thread.repair(messages), { thread: Thread.fromMessages(messages), repairs: [] })
         const result = yield* Chat.run(messages).pipe(Effect.provide(Script.layer([reply])))
@@ -167,7 +167,7 @@ describe("Thread.repair", () => {
       }))
   }
 
-  it("M-22: calls that were never checked break nothing", () => {
+  it("M-22: Thread.repair survives malformed calls and answers each usable call", () => {
     const odd = {
       role: "assistant",
       content: "",
@@ -196,7 +196,7 @@ describe("Thread.repair", () => {
   )
 
   property(
-    "M-22: what is repaired needs no repair, can be sent, and loses nothing that was said",
+    "M-22: a repaired thread needs no further repair, answers every call and loses no message but dropped answers",
     messages,
     (given) =>
       Effect.sync(() => {
@@ -215,7 +215,7 @@ describe("Thread.repair", () => {
     2000
   )
 
-  it("O-17: on request a call gets another id where an earlier call has its id, and its answer goes with it", () => {
+  it("O-17: uniqueIds renames a call whose id an earlier call has, together with its answer", () => {
     const made = { ...call("a"), metadata: { openaiChat: { server: "moonshot" } } }
     const { repairs, thread } = Thread.repair([
       asked("a", "a", "b"),
@@ -250,7 +250,7 @@ describe("Thread.repair", () => {
     assert.deepStrictEqual(Thread.repair(thread, { uniqueIds: true }), { thread, repairs: [] })
   })
 
-  it("O-17: a call that ran at the provider is renamed like any other, and takes no answer", () => {
+  it("O-17: uniqueIds renames a call run by the provider, which takes no answer", () => {
     const executed = { ...call("a"), providerExecuted: true }
     const { thread } = Thread.repair([Message.assistant("", [executed, call("a"), executed]), Message.tool("a", "1")], {
       uniqueIds: true
@@ -259,7 +259,7 @@ describe("Thread.repair", () => {
     assert.deepStrictEqual(thread.messages.slice(1).map(({ toolCallId }) => toolCallId), ["a_2"])
   })
 
-  it("O-17: on request a call without an id gets one", () => {
+  it("O-17: uniqueIds gives a call without an id an id", () => {
     const { repairs, thread } = Thread.repair([Message.user("go"), asked("", "")], { uniqueIds: true })
     assert.deepStrictEqual(
       thread.messages.map(({ toolCallId, toolCalls }) => toolCalls?.map(({ id }) => id) ?? toolCallId),
@@ -273,7 +273,7 @@ describe("Thread.repair", () => {
     assert.deepStrictEqual(repairs.map(({ kind }) => kind), ["renamed", "renamed", "answered", "answered"])
   })
 
-  it("O-17: an id that repeats 20,000 times is renamed in linear time", () => {
+  it("O-17: an id repeated 20,000 times is renamed for each call and answer", () => {
     const messages = Array.from({ length: 20_000 }, () => [asked("a"), Message.tool("a", "1")]).flat()
     const { thread } = Thread.repair(messages, { uniqueIds: true })
     const ids = thread.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id))
@@ -282,7 +282,7 @@ describe("Thread.repair", () => {
   })
 
   property(
-    "O-17: a thread with unique ids has each call once, answered as before, and says what it was called",
+    "O-17: a thread repaired with uniqueIds has distinct call ids, the same answers and the original ids in duplicateOf",
     messages,
     (given) =>
       Effect.sync(() => {
@@ -308,7 +308,7 @@ describe("Thread.repair", () => {
   )
 
   property(
-    "M-22, law 9: what runs hand out is left alone, but for the calls that they wait for",
+    "M-22, law 9: a thread handed out by a run needs no repair except for its waiting calls",
     cases,
     (played) =>
       Effect.map(play(played, "stream"), ({ events }) =>

@@ -16,7 +16,7 @@ const errorsOf = (input: unknown): ReadonlyArray<Thread.Issue> => {
 const threadOf = (input: unknown): Thread.Thread => Result.getOrThrow(Thread.validate(input))
 
 describe("Thread", () => {
-  it("appending gives a new thread with the same metadata and leaves the old one alone", () => {
+  it("Thread.append gives a new thread with the same metadata and leaves the old thread unchanged", () => {
     const thread = { messages: [Message.user("a")], metadata: { mine: 1 } }
     const longer = Thread.append(thread, [Message.assistant("b"), Message.user("c")])
     assert.deepStrictEqual(longer.messages.map(Message.text), ["a", "b", "c"])
@@ -29,7 +29,7 @@ describe("Thread", () => {
     assert.strictEqual(Thread.lastMessage(Thread.fromMessages([Message.user("a"), Message.user("b")]))?.content, "b")
   })
 
-  it("messages without metadata get empty metadata, others are kept as they are", () => {
+  it("Thread.fromMessages adds missing metadata and keeps complete messages unchanged", () => {
     const kept = Message.user("b")
     const thread = Thread.fromMessages([{ role: "user", content: "a" }, kept])
     assert.deepStrictEqual(thread.messages[0], Message.user("a"))
@@ -52,13 +52,13 @@ describe("Thread.validate", () => {
     assert.deepStrictEqual(threadOf({ messages, metadata: null }), { messages, metadata: {} })
   })
 
-  it("R-120, P-13: anything else is an invalid thread", () => {
+  it("R-120, P-13: an input of any other type is an invalid thread", () => {
     for (const input of [42, null, undefined, true, {}, { messages: "go" }, () => "go"]) {
       assert.deepStrictEqual(errorsOf(input).map((issue) => issue.path), ["input"], String(input))
     }
   })
 
-  it("R-121: every issue of every message is named, with its place", () => {
+  it("R-121: the error names every issue of every message with its place", () => {
     const errors = errorsOf([
       { role: "robot", content: 42 },
       Message.user("fine"),
@@ -80,7 +80,7 @@ describe("Thread.validate", () => {
     assert.include(errors[0]?.reason, "got: robot")
   })
 
-  it("R-121: the error counts and lists its issues", () => {
+  it("R-121: the error message counts and lists its issues", () => {
     const result = Thread.validate([{ role: "tool", content: 1 }])
     assert.isTrue(Result.isFailure(result))
     const { message } = (result as Result.Failure<Thread.Thread, Thread.ValidationError>).failure
@@ -92,7 +92,7 @@ describe("Thread.validate", () => {
     )
   })
 
-  it("R-121: metadata that is null, as JSON may have it, is empty metadata", () => {
+  it("R-121: metadata null, as JSON may contain it, becomes empty metadata", () => {
     const thread = threadOf([{ role: "user", content: "hi", metadata: null }])
     assert.deepStrictEqual(thread.messages, [Message.user("hi")])
   })
@@ -101,7 +101,7 @@ describe("Thread.validate", () => {
 describe("Thread.unanswered", () => {
   const calls = [Message.toolCall("a", "read"), Message.toolCall("b", "read")]
 
-  it("R-185: gives the calls without an answer, in call order", () => {
+  it("R-185: Thread.unanswered returns the calls without an answer, in call order", () => {
     const asked = Thread.fromMessages([Message.user("go"), Message.assistant("", calls)])
     assert.deepStrictEqual(Thread.unanswered(asked), calls)
     assert.deepStrictEqual(Thread.unanswered(Thread.append(asked, [Message.tool("b", "1")])), calls.slice(0, 1))
@@ -111,7 +111,7 @@ describe("Thread.unanswered", () => {
     )
   })
 
-  it("an id that is used again in a later turn needs a separate answer", () => {
+  it("an id used again in a later turn needs a separate answer", () => {
     const twice = Thread.fromMessages([
       Message.assistant("", calls),
       Message.tool("a", "1"),
@@ -121,7 +121,7 @@ describe("Thread.unanswered", () => {
     assert.deepStrictEqual(Thread.unanswered(twice).map((call) => call.id), ["b"])
   })
 
-  it("an answer answers one call, and calls that ran at the provider need none", () => {
+  it("an answer answers one call, and calls run by the provider need no answer", () => {
     const theirs = { ...Message.toolCall("c", "search"), providerExecuted: true }
     const thread = Thread.fromMessages([
       Message.assistant("", [calls[0]!, calls[0]!, theirs]),

@@ -38,8 +38,8 @@ const classify = (...chunks: ReadonlyArray<Readonly<Record<string, unknown>>>) =
 const brief = ({ toolCalls }: Adapter.Classification) =>
   toolCalls.map(({ argumentsLost, arguments: args, id, name }) => [id, name, argumentsLost ?? args])
 
-describe("a reply", () => {
-  it.effect("R-330, I-01: is read to its end, asks for tools, and runs none", () =>
+describe("Adapter.classify: the reply", () => {
+  it.effect("R-330, I-01: a classified reply is read to its end, and its tools do not run", () =>
     Effect.gen(function*() {
       const { found, server } = yield* answering(body(
         call({ index: 0, id: "call_1", name: "get_weather", arguments: "" }),
@@ -77,7 +77,7 @@ describe("a reply", () => {
       assert.deepStrictEqual([word.type, word.diagnostics], ["final_answer", [{ _tag: "NoToolCalls" }]])
     }))
 
-  it.effect("R-335, R-337, R-343, I-02, I-12: keeps calls apart that come interleaved, or all at index 0", () =>
+  it.effect("R-335, R-337, R-343, I-02, I-12: calls that arrive interleaved or all at index 0 stay apart", () =>
     Effect.gen(function*() {
       const interleaved = yield* classify(
         call({ index: 0, id: "a", name: "search", arguments: "{\"q\":" }),
@@ -98,7 +98,7 @@ describe("a reply", () => {
       assert.deepStrictEqual(brief(sharing), expected)
     }))
 
-  it.effect("R-336, R-338, I-03, I-13, I-14: makes up the ids that are missing, and no call out of what has no name", () =>
+  it.effect("R-336, R-338, I-03, I-13, I-14: calls without an id get a made id, and fragments without a name make no call", () =>
     Effect.gen(function*() {
       const found = yield* classify(
         call({ index: 0, name: "search", arguments: "{\"q\":1}" }),
@@ -116,7 +116,7 @@ describe("a reply", () => {
       assert.deepStrictEqual([nameless.type, nameless.toolCalls], ["final_answer", []])
     }))
 
-  it.effect("R-338, R-341, I-07, I-21: puts arguments together that start in the header, or before it", () =>
+  it.effect("R-338, R-341, I-07, I-21: arguments that start in or before the header of their call are joined", () =>
     Effect.gen(function*() {
       const seeded = yield* classify(
         call({ index: 0, id: "a", name: "search", arguments: "{" }),
@@ -132,7 +132,7 @@ describe("a reply", () => {
       assert.deepStrictEqual(late.toolCalls.map(({ arguments: args, name }) => [name, args]), [["search", { x: 1 }]])
     }))
 
-  it.effect("R-339, R-340, R-357, I-04, I-05, I-06, I-17, I-18: distinguishes missing arguments from lost ones", () =>
+  it.effect("R-339, R-340, R-357, I-04, I-05, I-06, I-17, I-18: missing arguments are distinguished from lost arguments", () =>
     Effect.gen(function*() {
       const one = (text: string | null | undefined, word = "tool_calls") => {
         const header = { index: 0, id: "a", name: "search" }
@@ -157,7 +157,7 @@ describe("a reply", () => {
       assert.deepStrictEqual(brief(two), [["a", "search", "json_decode_error"], ["b", "read", { b: 2 }]])
     }))
 
-  it.effect("R-342: keeps what the wire attaches to a call, early or after it was whole", () =>
+  it.effect("R-342: a call keeps what the wire attaches to it, early or after its end", () =>
     Effect.gen(function*() {
       const found = yield* classify(
         call({ index: 0, id: "a", type: "function", name: "search", arguments: "{}", extra_content: { early: 1 } }),
@@ -175,7 +175,7 @@ describe("a reply", () => {
       ])
     }))
 
-  it.effect("R-347, I-15: a finish reason of the table is mapped, and an unknown one is `other`", () =>
+  it.effect("R-347, I-15: a known finish reason is mapped, an unknown finish reason is `other`, and an empty string is null", () =>
     Effect.gen(function*() {
       const reasons = ["stop", "length", "content_filter", "eos", "whatever", ""].map((word) =>
         Effect.map(classify(said("a"), finish(word)), ({ finishReason }) => finishReason)
@@ -184,7 +184,7 @@ describe("a reply", () => {
     }))
 })
 
-describe("usage", () => {
+describe("merged usage", () => {
   it("R-350, I-16: the latest figure that is not zero counts, and the total is recomputed", () => {
     const reports = [{ inputTokens: 10, outputTokens: 0 }, { outputTokens: 5 }, { inputTokens: 0, outputTokens: 7 }]
     const merged = reports.map((report) => Response.usage(report))
@@ -193,8 +193,8 @@ describe("usage", () => {
   })
 })
 
-describe("asking", () => {
-  it.effect("R-330: sends what a step would send", () =>
+describe("Adapter.classify: the request", () => {
+  it.effect("R-330: a classification sends the same request as a step", () =>
     Effect.gen(function*() {
       const options = {
         tools,
@@ -216,7 +216,7 @@ describe("asking", () => {
       assert.strictEqual(step.model, "other")
     }))
 
-  it.effect("R-330: uses the defaults of the application", () =>
+  it.effect("R-330: a classification uses the defaults of the application", () =>
     Effect.gen(function*() {
       const defaults = Effect.provideService(Policy.Defaults, { model: "ours", policy: Policy.allm })
       const { found, server } = yield* defaults(answering(body(said("a"), finish("tool_calls"))))
@@ -224,7 +224,7 @@ describe("asking", () => {
       assert.strictEqual(found._tag === "Success" ? found.success.type : "", "tool_calls")
     }))
 
-  it.effect("R-122: what cannot be asked is refused before anything is sent", () =>
+  it.effect("R-122: a classification with invalid input or options is refused before a request", () =>
     Effect.gen(function*() {
       const refused = (input: any, options: any = {}) =>
         Effect.flip(Adapter.classify(input, options)).pipe(Effect.provide(Script.layer([])))
@@ -236,7 +236,7 @@ describe("asking", () => {
       assert.include((yield* refused("go", { tools: [tools[0], tools[0]] })).detail, "two tools are named")
     }))
 
-  it.effect("R-145: a reply that breaks fails, whether it had begun or not", () =>
+  it.effect("R-145: a classification fails when its reply breaks before or after its beginning", () =>
     Effect.gen(function*() {
       const broken = body(said("a")).replace("[DONE]", "{\"error\":{\"message\":\"busy\",\"code\":503}}")
       const within = yield* answering(broken)
@@ -252,7 +252,7 @@ describe("asking", () => {
       assert.strictEqual(yield* told(own), own)
     }))
 
-  it.effect("R-354, I-20: a second reading is a second request, and a missing second reply fails", () =>
+  it.effect("R-354, I-20: a second classification is a second request and fails without a second reply", () =>
     Effect.gen(function*() {
       const twice = Effect.gen(function*() {
         const first = yield* Adapter.classify("go")
@@ -263,7 +263,7 @@ describe("asking", () => {
     }))
 })
 
-describe("the warning", () => {
+describe("the warning about lost arguments", () => {
   interface Logged {
     readonly level: string
     readonly message: string
@@ -298,14 +298,14 @@ describe("the warning", () => {
     }
   }]
 
-  it.effect("R-339, R-359: is one for each call that lost its arguments, without their text", () =>
+  it.effect("R-339, R-359: a classification warns once for each call with lost arguments, without their text", () =>
     Effect.gen(function*() {
       const found = yield* logged(answering(reply))
       assert.deepStrictEqual(found, expected)
       assert.notInclude(JSON.stringify(found), "cret")
     }))
 
-  it.effect("R-339, R-359: is given by a run, too, once", () =>
+  it.effect("R-339, R-359: a step warns once for a call with lost arguments", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [reply] }))
       const read = Tool.make("read", { parameters: {}, readOnly: true, handler: () => Effect.succeed("ok") })
@@ -313,7 +313,7 @@ describe("the warning", () => {
       assert.deepStrictEqual(yield* logged(run), expected)
     })))
 
-  it.effect("R-359: is not given for calls that are whole, or that ran at the provider", () =>
+  it.effect("R-359: complete calls and calls run by the provider cause no warning", () =>
     Effect.gen(function*() {
       const fine = body(call({ index: 0, id: "a", name: "search", arguments: "{}" }), finish("tool_calls"))
       assert.deepStrictEqual(yield* logged(answering(fine)), [])

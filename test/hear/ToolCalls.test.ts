@@ -35,8 +35,8 @@ const lostOf = (text: string, ending: ToolCalls.Ending, isCut = false): string |
   return calls.completed[0]!.argumentsLost
 }
 
-describe("ids", () => {
-  it("R-297: no two calls of a reply have the same, and none that is made is longer than servers take", () => {
+describe("unique call ids", () => {
+  it("R-297: no two calls of a reply have the same id, and no made id is longer than servers accept", () => {
     const ids = new ToolCalls.UniqueIds()
     assert.deepStrictEqual(["a", "a", "a_2", "a", "b"].map((id) => ids.take(id)), ["a", "a_2", "a_2_2", "a_3", "b"])
     const long = "x".repeat(60)
@@ -53,7 +53,7 @@ describe("ids", () => {
     assert.strictEqual(ids.take(odd), `${"x".repeat(37)}_2`)
   })
 
-  it("a copy of the ids goes its own way", () => {
+  it("a copy of UniqueIds is independent of its original", () => {
     const ids = new ToolCalls.UniqueIds()
     ids.take("a")
     const copy = new ToolCalls.UniqueIds(ids)
@@ -62,7 +62,7 @@ describe("ids", () => {
 })
 
 describe("calls from the wire", () => {
-  it("R-336: a call is started once it has its name, with what came before it, and completed once", () => {
+  it("R-336: a call starts once it has its name, with its earlier fragments, and completes once", () => {
     const calls = wire()
     const out: Emitted = []
     const call = calls.open(undefined)
@@ -81,7 +81,7 @@ describe("calls from the wire", () => {
     assert.deepStrictEqual(calls.completed.map(({ arguments: args, id }) => [id, args]), [["made_1", { a: 1 }]])
   })
 
-  it("a fragment that adds to a completed call is refused, one that repeats it is not", () => {
+  it("a fragment that adds to a completed call is refused, and a repeating fragment is accepted", () => {
     const calls = wire()
     const out: Emitted = []
     const call = calls.open("a")
@@ -96,7 +96,7 @@ describe("calls from the wire", () => {
     ])
   })
 
-  it("R-339, R-340, R-352: arguments that did not arrive whole are lost, for the reason that there is", () => {
+  it("R-339, R-340, R-352: incomplete arguments are lost, with the reason of the loss", () => {
     assert.deepStrictEqual(
       [
         lostOf("{}", "whole"),
@@ -123,7 +123,7 @@ describe("calls from the wire", () => {
     )
   })
 
-  it("the token limit cuts the last call, even if its text parses, and empty ones", () => {
+  it("the token limit cuts the last call, even with parseable arguments, and every call without arguments", () => {
     const calls = wire()
     const out: Emitted = []
     for (const [id, text] of [["a", "{}"], ["b", ""], ["c", "{}"]] as const) {
@@ -143,7 +143,7 @@ describe("calls from the wire", () => {
   })
 
   it.prop(
-    "the fold gathers the calls that were emitted",
+    "the fold gathers exactly the emitted calls",
     { steps: Schema.Array(step).check(Schema.isMaxLength(6)), isCut: Schema.Boolean },
     ({ isCut, steps }) => {
       const calls = wire()
@@ -164,7 +164,7 @@ describe("calls from the wire", () => {
 })
 
 describe("calls from events", () => {
-  it("ids that repeat are calls of their own, and a call without an id gets one", () => {
+  it("a repeated id makes a separate call, and a call without an id gets an id", () => {
     const calls = folded([
       { _tag: "ToolCallStarted", id: "a", name: "note" },
       { _tag: "ToolCallDelta", id: "a", argumentsDelta: "{}" },
@@ -180,7 +180,7 @@ describe("calls from events", () => {
     ])
   })
 
-  it("a copy does not change with the original", () => {
+  it("a copy of EventCalls does not change with its original", () => {
     const calls = new ToolCalls.EventCalls()
     calls.started("a", "note")
     calls.delta("a", "{\"a\":")
@@ -192,7 +192,7 @@ describe("calls from events", () => {
     assert.deepStrictEqual([read(calls), read(copy)], [[{ a: 1 }], [{ a: 2 }]])
   })
 
-  it("a call that was taken to be run stays as it is, whatever follows", () => {
+  it("a call taken for execution does not change, whatever events follow", () => {
     const calls = new ToolCalls.EventCalls()
     const said = { id: "a", name: "note", arguments: { a: 1 }, rawArguments: "{\"a\":1}" }
     calls.started("a", "note")

@@ -11,7 +11,7 @@ afterEach(() => {
 
 describe("the soft stop of a run", () => {
   for (const interrupt of ["block", "cancel"] as const) {
-    it.effect(`has no listener more after a turn than before it, by a handler of kind "${interrupt}"`, () =>
+    it.effect(`a turn with a handler of kind "${interrupt}" leaves no further listener on the soft stop`, () =>
       Effect.gen(function*() {
         let listening = 0
         const { onRequest } = Cancellation.prototype

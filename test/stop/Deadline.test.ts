@@ -10,34 +10,34 @@ const wish = (afterMillis: number, reserveMillis?: number): DeadlineWish => ({ a
 
 const now = 1_000
 
-describe("deadline", () => {
-  it("without an option and without an outer run there is no deadline", () => {
+describe("Deadline.resolve", () => {
+  it("a run without an own and an outer deadline has no deadline", () => {
     assert.isUndefined(Deadline.resolve(undefined, undefined, now))
     assert.isUndefined(Deadline.resolve(wish(Infinity), undefined, now))
     assert.isUndefined(Deadline.resolve(undefined, Infinity, now))
   })
 
-  it("a quarter of the time is kept for the last answer, and at most ten seconds", () => {
+  it("a quarter of the time, at most ten seconds, is kept for the last answer", () => {
     assert.deepStrictEqual(Deadline.resolve(wish(1_000), undefined, now), { at: 2_000, toolsUntil: 1_750 })
     assert.deepStrictEqual(Deadline.resolve(wish(40_000), undefined, now), { at: 41_000, toolsUntil: 31_000 })
     assert.deepStrictEqual(Deadline.resolve(wish(100_000), undefined, now), { at: 101_000, toolsUntil: 91_000 })
   })
 
-  it("what the caller keeps counts instead, as far as there is time", () => {
+  it("the caller's reserve replaces the default reserve, as far as there is time", () => {
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 100), undefined, now), { at: 2_000, toolsUntil: 1_900 })
     assert.deepStrictEqual(Deadline.resolve(wish(60_000, 30_000), undefined, now), { at: 61_000, toolsUntil: 31_000 })
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 5_000), undefined, now), { at: 2_000, toolsUntil: 1_000 })
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 0), undefined, now), { at: 2_000, toolsUntil: 2_000 })
   })
 
-  it("the earlier of the two deadlines counts, and the reserve is kept of that", () => {
+  it("the earlier of the own and the outer deadline counts, and the reserve is taken from that deadline", () => {
     assert.deepStrictEqual(Deadline.resolve(wish(1_000), 1_400, now), { at: 1_400, toolsUntil: 1_300 })
     assert.deepStrictEqual(Deadline.resolve(wish(1_000), 9_000, now), { at: 2_000, toolsUntil: 1_750 })
     assert.deepStrictEqual(Deadline.resolve(undefined, 1_400, now), { at: 1_400, toolsUntil: 1_300 })
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 300), 1_400, now), { at: 1_400, toolsUntil: 1_100 })
   })
 
-  it("one that has passed leaves no time, and lies in the past", () => {
+  it("a passed deadline leaves no time and stays in the past", () => {
     assert.deepStrictEqual(Deadline.resolve(undefined, 600, now), { at: 600, toolsUntil: 600 })
     assert.deepStrictEqual(Deadline.resolve(wish(1_000, 300), 600, now), { at: 600, toolsUntil: 600 })
   })
@@ -50,7 +50,7 @@ describe("deadline", () => {
   })
 
   it.prop(
-    "it is never later than either end, tools are done before it, and a nest of runs only gets shorter",
+    "a deadline is never later than the own or outer deadline, tools end before it, and a nested deadline is never later",
     [times],
     (
       [{ after, inherited, now, reserve }]

@@ -49,7 +49,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(second?.toolChoice, "none")
     }))
 
-  it.effect("law 6: a structured answer after that reports the stopped tools as well", () =>
+  it.effect('law 6: a structured answer after the last answer of a deadline keeps finalized "deadline"', () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
@@ -88,7 +88,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("a time of the clock is the same however late the run starts, and one that has passed asks no model", () =>
+  it.effect("an absolute deadline is the same however late the run starts, and a passed deadline asks no model", () =>
     Effect.gen(function*() {
       const options = { tools: [wait(60_000)], toolTimeout: "infinity", deadline: { at: 5000, reserve: 400 } } as const
       for (const started of [0, 4000]) {
@@ -105,7 +105,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(yield* model.opens, 0)
     }))
 
-  it.effect("where nothing is kept for a last answer, tools may use all of the time", () =>
+  it.effect("with a reserve of zero, tools may use all of the time", () =>
     Effect.gen(function*() {
       const run = (millis: number) =>
         Simulation.run(Effect.provide(
@@ -135,7 +135,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("calls of a model that should answer at the end are answered without being run", () =>
+  it.effect("tool calls in the last reply of a deadline are answered without running", () =>
     Effect.gen(function*() {
       const stubborn = Script.layer([
         [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],
@@ -151,7 +151,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(result.thread.messages.filter((message) => message.role === "tool").length, 2)
     }))
 
-  it.effect("handlers and the runs they start inherit what is left, and can read it", () =>
+  it.effect("handlers and the runs they start inherit the remaining time and can read it", () =>
     Effect.gen(function*() {
       const seen: Array<number> = []
       const look = Tool.make("look", {
@@ -177,7 +177,7 @@ describe("Limits: deadline", () => {
       assert.deepStrictEqual(seen, [800, 600])
     }))
 
-  it.effect("a nest of three runs that never end by themselves leaves the outermost the time to answer", () =>
+  it.effect("three nested runs that never end by themselves leave the outermost run time to answer", () =>
     Effect.gen(function*() {
       const gauge = new Gauge()
       const report = yield* Simulation.run(
@@ -190,7 +190,7 @@ describe("Limits: deadline", () => {
       assert.deepStrictEqual([gauge.now, report.sleeping], [0, 0])
     }))
 
-  it.effect("after a deadline that has passed no tool starts", () =>
+  it.effect("a run with a passed inherited deadline asks no model and starts no tool", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("never"), Script.finish("stop")]])
       const run = Chat.run("go", { tools: [wait(1)] }).pipe(
@@ -202,7 +202,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(yield* model.opens, 0)
     }))
 
-  it.effect("invalid deadlines are refused with a message that names the valid ones", () =>
+  it.effect("invalid deadlines are refused with a message that names the valid values", () =>
     Effect.gen(function*() {
       const refused: ReadonlyArray<readonly [Limits.DeadlineInput, string]> = [
         [0, "deadline must be a duration above zero"],
@@ -222,7 +222,7 @@ describe("Limits: deadline", () => {
       }
     }))
 
-  it.effect("without a deadline the remaining time is unlimited", () =>
+  it.effect("without a deadline the remaining time is unlimited, and after a passed deadline the remaining time is zero", () =>
     Effect.gen(function*() {
       assert.isFalse(Duration.isFinite(yield* Limits.remaining))
       const passed = yield* Effect.provideContext(Limits.remaining, Context.make(Limits.CurrentDeadline, -5))

@@ -19,8 +19,8 @@ const services = Context.empty() as Context.Context<any>
 
 const timers = () => new Timers(services)
 
-describe("waiting by the live clock", () => {
-  it("runs once, when the time is up, and is removed after that", () => {
+describe("Timers by the live clock", () => {
+  it("a wait runs its action once when the time is up, and removes its timer", () => {
     const waiting = timers()
     let done = 0
     waiting.after(30, () => done++)
@@ -31,7 +31,7 @@ describe("waiting by the live clock", () => {
     Effect.runSync(waiting.close())
   })
 
-  it("does in the order in which they began what comes at one time", () => {
+  it("actions due at one time run in the order in which their waits began", () => {
     const waiting = timers()
     const done: Array<string> = []
     waiting.after(30, () => done.push("first"))
@@ -42,7 +42,7 @@ describe("waiting by the live clock", () => {
     assert.deepStrictEqual(done, ["first", "later", "last"])
   })
 
-  it("leaves no timer when it is stopped or closed, and does nothing more", () => {
+  it("a stopped wait and closed Timers leave no platform timer and run no action", () => {
     const waiting = timers()
     let done = 0
     const stopped = waiting.after(30, () => done++)
@@ -59,7 +59,7 @@ describe("waiting by the live clock", () => {
     assert.strictEqual(done, 0)
   })
 
-  it("waits for longer than a timer of the platform's can", () => {
+  it("a wait may last longer than the longest platform timer", () => {
     const waiting = timers()
     let done = 0
     waiting.after(30 * day, () => done++)
@@ -72,7 +72,7 @@ describe("waiting by the live clock", () => {
     assert.strictEqual(vi.getTimerCount(), 0)
   })
 
-  it("what breaks is a fiber's failure, and not the process's", () => {
+  it("an action that throws does not throw into the platform's timer", () => {
     const waiting = timers()
     waiting.after(30, () => {
       throw new Error("broken")
@@ -80,7 +80,7 @@ describe("waiting by the live clock", () => {
     assert.doesNotThrow(() => vi.advanceTimersByTime(30))
   })
 
-  it("another clock is slept by", () => {
+  it("a wait by another clock sleeps on that clock", () => {
     const clock = Context.get(Context.empty(), Clock.Clock)
     const slept: Array<unknown> = []
     const own: Clock.Clock = Object.assign(Object.create(clock), {
