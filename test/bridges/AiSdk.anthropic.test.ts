@@ -86,8 +86,8 @@ const secondRequest = (first: string, options: Models.Options = {}) =>
     return server.requests[1]!.body
   }))
 
-describe("replies", () => {
-  it.effect("R-349: reasoning, text, a call in fragments and usage of two places", () =>
+describe("a reply of Anthropic's AI SDK package", () => {
+  it.effect("R-349: the bridge reads reasoning, text, a call in fragments and usage from two events", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({
         pieces: Server.pieces(
@@ -116,7 +116,7 @@ describe("replies", () => {
       })
     })))
 
-  it.effect("R-357: a call whose block was closed by the token limit is cut, and not run", () =>
+  it.effect("R-357: a call whose block the token limit closes is truncated", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({
         pieces: [answer(used(0, "toolu_1", "celsius", "{\"city\":"), end("max_tokens"))]
@@ -127,7 +127,7 @@ describe("replies", () => {
       ])
     })))
 
-  it.effect("R-122, R-145: an overloaded server is an error before the reply and within it", () =>
+  it.effect("R-122, R-145: an overloaded error fails the reply before its start or inside it with the same reason", () =>
     Effect.scoped(Effect.gen(function*() {
       const busy = { type: "error", error: { type: "overloaded_error", message: "Overloaded" } }
       const server = yield* Server.serve((_, index) => ({
@@ -144,8 +144,8 @@ describe("replies", () => {
     })))
 })
 
-describe("what goes back", () => {
-  it.effect("R-342: signed and redacted reasoning stand before the call, unchanged, and all answers in one message", () =>
+describe("a turn in the next request to Anthropic's package", () => {
+  it.effect("R-342: signed and redacted reasoning goes back unchanged before the calls, and all answers in a single message", () =>
     Effect.gen(function*() {
       const { messages } = yield* secondRequest(answer(
         thinking(0, "Let me see", "EqQB"),
@@ -176,7 +176,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("R-332: a search that the server ran goes back with its result, between the blocks it stood between", () =>
+  it.effect("R-332: a search executed by the provider goes back with its result, in place between its neighbours", () =>
     Effect.gen(function*() {
       const found = {
         type: "web_search_result",
@@ -218,7 +218,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("O-15: a turn that was paused goes back as it came, and the run continues, where nothing of it is lost", () =>
+  it.effect("O-15: a paused turn goes back unchanged and the run continues, unless the bridge loses a part of the turn", () =>
     Effect.gen(function*() {
       const hosted = { type: "server_tool_use", id: "srvtoolu_1", name: "web_search" }
       const search = block(
@@ -250,7 +250,7 @@ describe("what goes back", () => {
       assert.lengthOf(yield* requestsOf([said(0, "So far.")], { id: "c", expires_at: "2026-01-01T00:00:00Z" }), 1)
     }))
 
-  it.effect("R-123: a mark for prompt caching on a message reaches the wire", () =>
+  it.effect("R-123: a cache mark on a message reaches the wire", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [answer(said(0, "a"), end("end_turn"))] }))
       const metadata = { aiSdk: { options: { anthropic: { cacheControl: { type: "ephemeral" } } } } }

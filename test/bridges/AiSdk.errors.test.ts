@@ -32,9 +32,9 @@ const rejecting = (error: unknown, options: Partial<AiSdk.Options> = {}) => {
   return Effect.map(Chunks.outcome(stream(AiSdk.layer({ model, retries: 0, ...options }))), ({ error }) => error!)
 }
 
-describe("HTTP errors", () => {
+describe("HTTP errors of a bridged model", () => {
   for (const version of versions) {
-    it.effect(`R-122: an error comes before any event, with all fields of the answer, in version ${version}`, () =>
+    it.effect(`R-122: the error of an HTTP answer comes before any event, with all fields of the answer, in version ${version}`, () =>
       Effect.gen(function*() {
         const body = { error: { message: "No such key", type: "invalid_request_error", code: "invalid_api_key" } }
         const { error, events } = yield* outcomeOf(json(401, body, { "x-request-id": "req_1" }), version)
@@ -51,7 +51,7 @@ describe("HTTP errors", () => {
       }))
   }
 
-  it.effect("R-122: the status decides on the reason, and the message where the status is ambiguous", () =>
+  it.effect("R-122: the status decides the error reason, and the message decides where the status is ambiguous", () =>
     Effect.gen(function*() {
       const tooLong = { error: { message: "wrong", code: "context_length_exceeded" } }
       const cases: ReadonlyArray<readonly [number, unknown, Adapter.AdapterError["reason"]]> = [
@@ -71,21 +71,21 @@ describe("HTTP errors", () => {
       }
     }))
 
-  it.effect("R-122: a server that cannot be reached is a network error", () =>
+  it.effect("R-122: an unreachable server is a network error", () =>
     Effect.gen(function*() {
       const { error, events } = yield* Chunks.outcome(stream(Models.layer(yield* Server.unreachable)))
       assert.deepStrictEqual([events, error?.reason, error?.isRetryable], [[], "network_error", true])
       assert.match(error?.detail ?? "", /ECONNREFUSED/)
     }))
 
-  it.effect("N-24: the delay that only the text of an error names is kept", () =>
+  it.effect("N-24: the error keeps a retry delay named only in its message", () =>
     Effect.gen(function*() {
       const answer = json(429, { error: { message: "Rate limit reached. Please try again in 6m0s." } })
       const { error } = yield* outcomeOf(answer, "v4", { retries: 0 })
       assert.deepStrictEqual([error?.reason, error?.retryAfterMillis], ["rate_limited", 360_000])
     }))
 
-  it("N-26: a secret that is not redacted is refused when the layer is made, without its value", () => {
+  it("N-26: a plain secret or an invalid header throws a TypeError without the value", () => {
     const model = scripted([])
     const made = (options: object) => () => AiSdk.layer({ model, ...options })
     assert.throws(
@@ -97,7 +97,7 @@ describe("HTTP errors", () => {
     assert.doesNotThrow(made({ secrets: [Redacted.make("sk-secret")], headers: { "x-token": "t-1" } }))
   })
 
-  it.effect("keys and headers do not appear in errors, even if the server quotes them", () =>
+  it.effect("an error does not show keys and headers, even if the server quotes them", () =>
     Effect.gen(function*() {
       const answer = json(401, { error: { message: "Incorrect API key: sk-secret, token t-1" } })
       const { error } = yield* outcomeOf(answer, "v4", {
@@ -108,7 +108,7 @@ describe("HTTP errors", () => {
       assert.notMatch(JSON.stringify(error), /sk-secret|t-1/)
     }))
 
-  it.effect("R-122: nothing of the request is in an error", () =>
+  it.effect("R-122: an error does not show the request", () =>
     Effect.gen(function*() {
       const error = yield* rejecting(
         new APICallError({
@@ -123,8 +123,8 @@ describe("HTTP errors", () => {
     }))
 })
 
-describe("rejections", () => {
-  it.effect("R-122: every kind of error has its reason", () =>
+describe("errors of a bridged model", () => {
+  it.effect("R-122: each kind of error has its reason", () =>
     Effect.gen(function*() {
       const named = (name: string, message = "no", cause?: unknown) =>
         Object.assign(new Error(message, { cause }), { name })
@@ -163,7 +163,7 @@ describe("rejections", () => {
       }
     }))
 
-  it.effect("a model that throws, or answers with something else than a stream, is an error and no crash", () =>
+  it.effect("a model that throws or returns no stream fails the reply with an error", () =>
     Effect.gen(function*() {
       const broken: ReadonlyArray<() => unknown> = [
         () => {
@@ -179,7 +179,7 @@ describe("rejections", () => {
       }
     }))
 
-  it.effect("circular and long errors are reported as well", () =>
+  it.effect("a circular error and a long error are reported", () =>
     Effect.gen(function*() {
       const circle: Record<string, unknown> = { message: "round", big: 10n }
       circle["self"] = circle
@@ -189,9 +189,9 @@ describe("rejections", () => {
     }))
 })
 
-describe("errors inside a reply", () => {
+describe("an error inside a bridged reply", () => {
   for (const version of versions) {
-    it.effect(`R-145: an error chunk fails the reply after its earlier events, in version ${version}`, () =>
+    it.effect(`R-145: an error chunk fails the reply after the earlier events and the usage, in version ${version}`, () =>
       Effect.gen(function*() {
         const found = yield* outcomeOf(
           body(
@@ -207,7 +207,7 @@ describe("errors inside a reply", () => {
         assert.include(found.error?.detail, "Provider returned error")
       }))
 
-    it.effect(`R-355: a connection that is lost in the middle of a call fails the reply, in version ${version}`, () =>
+    it.effect(`R-355: a connection lost during a call fails the reply, in version ${version}`, () =>
       Effect.gen(function*() {
         const cut = body(said("a"), call({ index: 0, id: "a", name: "search", arguments: "{\"q\":" }))
           .replace("data: [DONE]\n\n", "")
@@ -225,7 +225,7 @@ describe("errors inside a reply", () => {
       }))
   }
 
-  it.effect("R-355: a reply without its final part was cut, wherever it stops", () =>
+  it.effect("R-355: a reply without its final part fails as cut, wherever it stops", () =>
     Effect.gen(function*() {
       const provider = yield* outcomeOf(body(said("a")).replace("data: [DONE]\n\n", ""))
       assert.strictEqual(provider.error?.reason, "network_error")
@@ -243,13 +243,13 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([nothing.error?.reason, nothing.events], ["network_error", []])
     }))
 
-  it.effect("R-145: a chunk that is no JSON fails the reply", () =>
+  it.effect("R-145: a chunk of invalid JSON fails the reply", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(said("a")).replace("[DONE]", "{\"choices\":[{"))
       assert.deepStrictEqual([error?.reason, tagsOf(events)[1]], ["malformed_response", "TextDelta"])
     }))
 
-  it.effect("R-145: whatever JSON a chunk holds, the reply ends in a message or a typed error", () =>
+  it.effect("R-145: a chunk of any JSON shape leads to a completed message or an error", () =>
     Effect.gen(function*() {
       const odd: ReadonlyArray<Readonly<Record<string, unknown>>> = [
         { choices: {} },
@@ -263,7 +263,7 @@ describe("errors inside a reply", () => {
       }
     }))
 
-  it.effect("R-122: an error inside a reply names the request that it belongs to", () =>
+  it.effect("R-122: an error inside a reply names its request id", () =>
     Effect.gen(function*() {
       const { error } = yield* outcomeOf({
         headers: { "content-type": "text/event-stream", "x-request-id": "req_1" },
@@ -272,7 +272,7 @@ describe("errors inside a reply", () => {
       assert.deepStrictEqual([error?.reason, error?.requestId], ["provider_unavailable", "req_1"])
     }))
 
-  it.effect("what comes after an error is not acted on", () =>
+  it.effect("the bridge ignores parts after an error", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOfParts(
         Models.text("a"),
@@ -286,7 +286,7 @@ describe("errors inside a reply", () => {
     }))
 })
 
-describe("retries", () => {
+describe("retries of a bridged model", () => {
   const answered = body(said("ok"), finish("stop"))
 
   /** The bridge's own limits, which only pass when a model is too slow. */
@@ -306,14 +306,14 @@ describe("retries", () => {
       return { requests: server.requests.length, waits, error, events }
     }))
 
-  it.effect("R-122: a busy server is asked again with growing delays, and the reply is as if nothing had been", () =>
+  it.effect("R-122: the bridge retries a busy server with growing delays, and then emits the reply as usual", () =>
     Effect.gen(function*() {
       const found = yield* trying((index) => index < 2 ? json(index === 0 ? 500 : 429, {}) : { pieces: [answered] })
       assert.deepStrictEqual([found.requests, found.waits, found.error], [3, [600, 1200], undefined])
       assert.deepStrictEqual(tagsOf(found.events), ["MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted"])
     }))
 
-  it.effect("R-122: the delay that the server asks for counts, up to the longest allowed", () =>
+  it.effect("R-122: a retry waits for the delay requested by the server, up to the longest allowed delay", () =>
     Effect.gen(function*() {
       const asked = yield* trying(() => json(429, {}, { "retry-after": "7" }), { retries: 1 })
       assert.deepStrictEqual([asked.waits, asked.error?.retryAfterMillis], [[7000], 7000])
@@ -321,7 +321,7 @@ describe("retries", () => {
       assert.deepStrictEqual([long.waits, long.error?.retryAfterMillis], [[30_000], 3_600_000])
     }))
 
-  it.effect("R-122: a request that can never succeed is not retried, unless the server asks for it", () =>
+  it.effect("R-122: the bridge retries no request that can never succeed, unless the server demands a retry", () =>
     Effect.gen(function*() {
       for (const status of [400, 401, 404]) assert.strictEqual((yield* trying(() => json(status, {}))).requests, 1)
       const quota = json(429, { error: { message: "no", code: "insufficient_quota" } })
@@ -331,7 +331,7 @@ describe("retries", () => {
       assert.strictEqual((yield* trying(() => json(503, {}), { retries: 0 })).requests, 1)
     }))
 
-  it.effect("R-122: an error of a reply without any content is retried, an error after its first content is not", () =>
+  it.effect("R-122: the bridge retries an error before the first content of a reply, and no error afterwards", () =>
     Effect.gen(function*() {
       const busy = { error: { message: "busy", type: "overloaded_error" } }
       const silent = yield* trying((index) => ({ pieces: [index === 0 ? body(busy) : answered] }))
@@ -340,7 +340,7 @@ describe("retries", () => {
       assert.deepStrictEqual([spoken.requests, spoken.error?.reason], [1, "provider_unavailable"])
     }))
 
-  it.effect("the connection of a try that failed is closed before the next one", () =>
+  it.effect("the bridge closes the connection of a failed try before the next try", () =>
     Effect.scoped(Effect.gen(function*() {
       const signals: Array<AbortSignal> = []
       const closed: Array<boolean> = []
@@ -360,7 +360,7 @@ describe("retries", () => {
     })))
 })
 
-describe("silence", () => {
+describe("a silent bridged model", () => {
   const hanging = (parts: ReadonlyArray<unknown>): AiSdk.LanguageModel => ({
     ...scripted([]),
     doStream: () =>
@@ -373,7 +373,7 @@ describe("silence", () => {
       })
   })
 
-  it.effect("R-122: a model that never answers is asked again, and given up", () =>
+  it.effect("R-122: a model that never answers is tried three times and then fails", () =>
     Effect.gen(function*() {
       let asked = 0
       const model = {
@@ -394,7 +394,7 @@ describe("silence", () => {
       ])
     }))
 
-  it.effect("R-122: a model that falls silent within a reply fails it; one that only stays does not", () =>
+  it.effect("R-122: a model that falls silent inside a reply fails the reply; a stream left open after the end does not", () =>
     Effect.gen(function*() {
       const listen = (parts: ReadonlyArray<unknown>) =>
         Effect.gen(function*() {

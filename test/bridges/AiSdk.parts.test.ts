@@ -31,8 +31,8 @@ const sentBack = (parts: ReadonlyArray<Readonly<Record<string, unknown>>>, versi
     return model.calls[1].prompt.find((message: any) => message.role === "assistant")?.content
   })
 
-describe("calls", () => {
-  it.effect("R-349: a call is complete as soon as the reply continues, not when the next part happens to arrive", () =>
+describe("the calls in a bridged stream", () => {
+  it.effect("R-349: a call completes as soon as the reply continues with other content", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         start("a", "now"),
@@ -55,7 +55,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("R-357: under the token limit the last call is cut even if its text is whole, unless the reply went on", () =>
+  it.effect("R-357: the last call at the token limit is truncated although its arguments parse, unless text follows", () =>
     Effect.gen(function*() {
       const whole = call("a", "now", "{\"q\":1}")
       const last = yield* outcomeOfParts(whole, { type: "text-end", id: "0" }, finish("length"))
@@ -68,7 +68,7 @@ describe("calls", () => {
       assert.deepStrictEqual(calls(empty.events).map((item: any) => item.argumentsLost), [undefined, undefined])
     }))
 
-  it.effect("R-336: calls without an id, and calls with the same id, are distinguished", () =>
+  it.effect("R-336: calls without an id and calls with the same id get distinct ids", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         call("", "now", "{\"n\":1}"),
@@ -94,7 +94,7 @@ describe("calls", () => {
       assert.deepStrictEqual(folded.toolCalls, made)
     }))
 
-  it.effect("R-337: fragments of two calls take turns", () =>
+  it.effect("R-337: interleaved fragments of two calls stay apart", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         start("a", "now"),
@@ -116,7 +116,7 @@ describe("calls", () => {
       assert.deepStrictEqual(completed(events).message.toolCalls?.map(({ id }) => id), ["a", "b"])
     }))
 
-  it.effect("fragments that are no JSON are not shown, and arguments that came as an object are written as JSON", () =>
+  it.effect("fragments of plain text are not emitted, and arguments given as an object are emitted as JSON", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         start("a", "patch", { inputEncoding: "text" }),
@@ -135,7 +135,7 @@ describe("calls", () => {
       ])
     }))
 
-  it.effect("M-34, R-340: a call that was announced and never made is lost only if its fragments are not whole", () =>
+  it.effect("M-34, R-340: a call announced and never made has lost its arguments only if its fragments are incomplete", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         start("a", "now"),
@@ -153,7 +153,7 @@ describe("calls", () => {
     }))
 
   it.effect(
-    "R-353: fifty thousand fragments, and as many calls of one id, are read in linear time",
+    "R-353: the bridge reads 50,000 fragments of a call, and gives 50,000 calls with the same id distinct ids",
     () =>
       Effect.gen(function*() {
         const fragments = Array.from({ length: 50_000 }, () => delta("a", "1"))
@@ -168,7 +168,7 @@ describe("calls", () => {
   )
 })
 
-describe("provider tools", () => {
+describe("provider-executed tools of a bridged model", () => {
   const search = { providerExecuted: true, providerMetadata: { acme: { itemId: "ws" } } }
   const executed = [
     text("Looking. "),
@@ -187,7 +187,7 @@ describe("provider tools", () => {
     finish("stop")
   ]
 
-  it.effect("R-332: what the provider ran is listed with its result, and never run here", () =>
+  it.effect("R-332: a provider-executed call is listed with its result, and never runs locally", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(...executed)
       const [only] = of(events, "ToolCallCompleted")
@@ -207,7 +207,7 @@ describe("provider tools", () => {
       assert.strictEqual(result.thread.messages.length, 2)
     }))
 
-  it.effect("it goes back in its place, with its result and all marks", () =>
+  it.effect("a provider-executed call goes back in place, with its result and its metadata", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* sentBack(executed), [
         { type: "text", text: "Looking. " },
@@ -230,7 +230,7 @@ describe("provider tools", () => {
       ])
     }))
 
-  it.effect("a result that is a text or an error keeps its kind, and a call without a result stays here", () =>
+  it.effect("a text result and an error result keep their kind, and a call without a result does not go back", () =>
     Effect.gen(function*() {
       const made = (id: string) => call(id, "search", "{}", { providerExecuted: true })
       const result = (toolCallId: string, value: unknown, isError = false) => ({
@@ -260,7 +260,7 @@ describe("provider tools", () => {
       assert.isFalse(content.some((part: any) => part.toolCallId === "c"))
     }))
 
-  it.effect("a result makes a call the provider's, unless the call is this side's already", () =>
+  it.effect("a result makes a call provider-executed, unless the call is already complete as the caller's", () =>
     Effect.gen(function*() {
       const result = (toolCallId: string) => ({ type: "tool-result", toolCallId, toolName: "search", result: 1 })
       const { events } = yield* outcomeOfParts(
@@ -278,7 +278,7 @@ describe("provider tools", () => {
       assert.strictEqual(made.reasoning?.length, 1)
     }))
 
-  it.effect("the provider's approval requests are part of the metadata", () =>
+  it.effect("the metadata lists the provider's approval requests", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         { type: "tool-approval-request", approvalId: "p", toolCallId: "s" },
@@ -290,7 +290,7 @@ describe("provider tools", () => {
     }))
 })
 
-describe("marks", () => {
+describe("provider metadata of a bridged model", () => {
   const block = (type: "reasoning" | "text", id: string, value: string, ...words: ReadonlyArray<unknown>) => [
     { type: `${type}-start`, id, providerMetadata: words[0] },
     { type: `${type}-delta`, id, delta: value },
@@ -298,7 +298,7 @@ describe("marks", () => {
     { type: `${type}-end`, id, providerMetadata: words[2] }
   ]
 
-  it.effect("R-342: the provider's metadata of reasoning and calls is sent back unchanged, block by block", () =>
+  it.effect("R-342: the provider metadata of reasoning and calls goes back unchanged, block by block", () =>
     Effect.gen(function*() {
       const content = yield* sentBack([
         ...block("reasoning", "1", "first", { acme: { id: "a" } }, { acme: { signature: "x" } }, undefined),
@@ -323,7 +323,7 @@ describe("marks", () => {
       ])
     }))
 
-  it.effect("mixed blocks are sent back in the order in which they came, texts with their own metadata", () =>
+  it.effect("mixed blocks go back in their order, and texts with their own metadata", () =>
     Effect.gen(function*() {
       const content = yield* sentBack([
         ...block("text", "1", "Høj "),
@@ -345,13 +345,13 @@ describe("marks", () => {
       )
     }))
 
-  it.effect("a provider gets its own ids back as it wrote them", () =>
+  it.effect("a provider gets its own call ids back unchanged", () =>
     Effect.gen(function*() {
       const [called] = yield* sentBack([call("functions.now:0", "now", "{}"), finish("tool-calls")])
       assert.strictEqual(called.toolCallId, "functions.now:0")
     }))
 
-  it.effect("a text that was changed since goes back whole, before the calls", () =>
+  it.effect("a changed text goes back whole, before the reasoning", () =>
     Effect.gen(function*() {
       const model = scripted([
         text("Høj "),
@@ -371,7 +371,7 @@ describe("marks", () => {
       ])
     }))
 
-  it.effect("what another provider marked under the same bridge stays here", () =>
+  it.effect("metadata of another provider behind the same bridge does not go back", () =>
     Effect.gen(function*() {
       const parts = [
         { type: "reasoning-delta", id: "1", delta: "hm", providerMetadata: { one: { signature: "x" } } },
@@ -390,7 +390,7 @@ describe("marks", () => {
       ])
     }))
 
-  it.effect("a thread with marks survives JSON", () =>
+  it.effect("a message with provider metadata survives JSON", () =>
     Effect.gen(function*() {
       const options = { acme: { bytes: new Uint8Array([1]), at: new Date(0), none: undefined } }
       const { events } = yield* outcomeOfParts(
@@ -403,8 +403,8 @@ describe("marks", () => {
     }))
 })
 
-describe("other parts", () => {
-  it.effect("files that the model made are part of the message, and are sent back in the form of the version", () =>
+describe("other parts of a bridged stream", () => {
+  it.effect("generated files are parts of the message, and go back in the form of the version", () =>
     Effect.gen(function*() {
       const data = { type: "data", data: new Uint8Array([137, 80]) }
       const parts = [
@@ -449,7 +449,7 @@ describe("other parts", () => {
       ])
     }))
 
-  it.effect("a message with the files that its model made is sent back once with each", () =>
+  it.effect("a message with a generated file goes back with the file once", () =>
     Effect.gen(function*() {
       const parts = [{ type: "file", mediaType: "image/png", data: { type: "data", data: "iVBO" } }, finish("stop")]
       const model = scripted(parts)
@@ -467,7 +467,7 @@ describe("other parts", () => {
       ])
     }))
 
-  it.effect("warnings, sources and citations are part of the metadata, raw chunks and unknown parts are emitted as they are", () =>
+  it.effect("the metadata holds warnings, sources and citations; raw chunks and unknown parts are emitted unchanged", () =>
     Effect.gen(function*() {
       const source = { type: "source", sourceType: "url", id: "1", url: "https://example.com" }
       const { events } = yield* outcomeOfParts(
@@ -497,7 +497,7 @@ describe("other parts", () => {
       }])
     }))
 
-  it.effect("R-350: the flat usage of version 2, and figures that are missing or absurd", () =>
+  it.effect("R-350: the flat usage of version 2 is read, and missing or invalid counts are null", () =>
     Effect.gen(function*() {
       const usageOf = (usage: unknown) =>
         Effect.map(outcomeOfParts(finish("stop", { usage })), ({ events }) => completed(events).usage as any)
@@ -526,7 +526,7 @@ describe("other parts", () => {
       }
     }))
 
-  it.effect("R-348: every finish reason of every version", () =>
+  it.effect("R-348: each finish reason of every version is mapped", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [unknown, string | null, string | undefined]> = [
         [{ unified: "stop", raw: "end_turn" }, "stop", "end_turn"],
@@ -549,8 +549,8 @@ describe("other parts", () => {
     }))
 })
 
-describe("streams that hold on", () => {
-  it.effect("the stream of a model that answers after the request was abandoned is cancelled", () =>
+describe("bridged streams that stay open", () => {
+  it.effect("the bridge cancels the stream of a model that answers after an interruption", () =>
     Effect.gen(function*() {
       const asked = yield* Deferred.make<AbortSignal>()
       const taken = yield* Deferred.make<unknown>()
@@ -579,7 +579,7 @@ describe("streams that hold on", () => {
       assert.isTrue(yield* Deferred.await(taken))
     }))
 
-  it.live("R-144: a stream that never closes does not delay a reader that leaves it", () =>
+  it.live("R-144: a stream that never closes does not delay a reader that leaves", () =>
     Effect.gen(function*() {
       let signal: AbortSignal | undefined
       const model: AiSdk.LanguageModel = {

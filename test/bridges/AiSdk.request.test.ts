@@ -39,9 +39,9 @@ const refused = (request: Partial<Adapter.Request>, options: Partial<AiSdk.Optio
   })
 }
 
-describe("on the wire", () => {
+describe("a bridged request on the wire", () => {
   for (const version of versions) {
-    it.effect(`R-123: what a request asks for has its place in the body of version ${version}`, () =>
+    it.effect(`R-123: each setting of a request has its place in the body of version ${version}`, () =>
       Effect.gen(function*() {
         const { body, headers } = yield* sent(
           {
@@ -81,7 +81,7 @@ describe("on the wire", () => {
         assert.deepInclude(body.response_format.json_schema, { name: "answer", schema: { type: "object" } })
       }))
 
-    it.effect(`R-123: images and files go out in the form of version ${version}`, () =>
+    it.effect(`R-123: images go out in the form of version ${version}`, () =>
       Effect.gen(function*() {
         const { body } = yield* sent({
           messages: [Message.user([
@@ -100,7 +100,7 @@ describe("on the wire", () => {
       }))
   }
 
-  it.effect("R-123: headers, strict tools and reasoning are sent to the model", () =>
+  it.effect("R-123: headers, strict tools and reasoning reach the model", () =>
     Effect.gen(function*() {
       const { body, headers } = yield* sent(
         { tools: [{ name: "now", description: "", parameters: { type: "object" } }] },
@@ -113,8 +113,8 @@ describe("on the wire", () => {
     }))
 })
 
-describe("call options", () => {
-  it.effect("R-123: options that are not given are not sent", () =>
+describe("the call options of a bridged model", () => {
+  it.effect("R-123: unset options do not reach the model", () =>
     Effect.gen(function*() {
       assert.sameMembers(Object.keys(yield* called({ toolChoice: "required" })), ["prompt", "abortSignal"])
     }))
@@ -130,7 +130,7 @@ describe("call options", () => {
       assert.deepStrictEqual(one.tools, [{ type: "function", name: "now", inputSchema: {} }])
     }))
 
-  it.effect("R-123: any object, and text, are forms of an answer too", () =>
+  it.effect("R-123: the response format json_object becomes json, and text becomes no format", () =>
     Effect.gen(function*() {
       const format = (responseFormat: Adapter.ResponseFormat) =>
         Effect.map(called({ responseFormat }), (options) => options.responseFormat)
@@ -138,7 +138,7 @@ describe("call options", () => {
       assert.isUndefined(yield* format({ type: "text" }))
     }))
 
-  it.effect("a provider-defined tool has its version's type, and replaces the tool of its name", () =>
+  it.effect("a provider-defined tool has its version's type, and replaces the function tool of its name", () =>
     Effect.gen(function*() {
       const providerTools = [{ id: "acme.search", name: "search", args: { limit: 3 } }, {
         id: "acme.run",
@@ -156,14 +156,14 @@ describe("call options", () => {
       }
     }))
 
-  it.effect("nothing of the caller's takes the place of the prompt or of the signal", () =>
+  it.effect("request options replace neither the prompt nor the abort signal", () =>
     Effect.gen(function*() {
       const options = yield* called({ options: { prompt: "mine", abortSignal: "mine" } })
       assert.deepStrictEqual(options.prompt, [{ role: "user", content: [{ type: "text", text: "Hello" }] }])
       assert.instanceOf(options.abortSignal, AbortSignal)
     }))
 
-  it.effect("a request that names another model goes to that model, if there are others", () =>
+  it.effect("a request for another model goes to the model from `models`, or is refused without `models`", () =>
     Effect.gen(function*() {
       const other = scripted([Models.finish("stop")])
       const model = scripted([Models.finish("stop")])
@@ -181,7 +181,7 @@ describe("call options", () => {
       assert.include(detail, "\"bigger\"")
     }))
 
-  it.effect("R-122: what a version has no words for is refused before the model is asked", () =>
+  it.effect("R-122: the bridge refuses settings without a form in the version before the model is called", () =>
     Effect.gen(function*() {
       const [reasoning, words] = yield* refused({}, { reasoning: { effort: "low" } }, "v3")
       assert.strictEqual(reasoning, "unsupported_feature")
@@ -190,7 +190,7 @@ describe("call options", () => {
       assert.strictEqual(strict, "unsupported_feature")
     }))
 
-  it("R-123: an option that cannot be used is named", () => {
+  it("R-123: an invalid option throws an error with the option name", () => {
     const model = scripted([])
     const cases: ReadonlyArray<readonly [options: unknown, words: RegExp]> = [
       [{ model: "gpt-5" }, /model must be a language model.*gpt-5/],
@@ -204,10 +204,10 @@ describe("call options", () => {
   })
 })
 
-describe("prompts", () => {
+describe("the prompt of a bridged model", () => {
   const asked = Message.user("Hi")
 
-  it.effect("R-146: the answers to a turn's calls go out in one message, with the names of their tools", () =>
+  it.effect("R-146: one message holds the answers to all calls of a turn, with the tool names", () =>
     Effect.gen(function*() {
       const calls = [Message.toolCall("a", "read", { path: "x" }), Message.toolCall("b", "write")]
       const prompt = yield* promptOf([
@@ -243,7 +243,7 @@ describe("prompts", () => {
       ])
     }))
 
-  it.effect("R-123: a message's own provider options go with it", () =>
+  it.effect("R-123: a message's own provider options go out with the message", () =>
     Effect.gen(function*() {
       const options = { anthropic: { cacheControl: { type: "ephemeral" } } }
       const metadata = { aiSdk: { options } }
@@ -251,7 +251,7 @@ describe("prompts", () => {
       assert.deepStrictEqual(prompt.map((message: any) => message.providerOptions), [options, options])
     }))
 
-  it.effect("R-146: a result with an image in it is content in the words of the version", () =>
+  it.effect("R-146: a result with an image is content in the form of the version", () =>
     Effect.gen(function*() {
       const thread = [
         asked,
@@ -289,7 +289,7 @@ describe("prompts", () => {
       ])
     }))
 
-  it.effect("R-123: the type of a file is detected where the message does not name it", () =>
+  it.effect("R-123: the bridge detects the type of a file without a media type", () =>
     Effect.gen(function*() {
       const prompt = yield* promptOf([Message.user([
         { type: "image", data: "unknown" },
@@ -310,7 +310,7 @@ describe("prompts", () => {
       assert.deepStrictEqual(prompt[0].content[5].data, { type: "data", data: Buffer.from("høj").toString("base64") })
     }))
 
-  it.effect("a file at an address that the model does not read is loaded, and every other is left to it", () =>
+  it.effect("the bridge downloads a file at an unsupported URL once, and leaves other files to the model", () =>
     Effect.gen(function*() {
       const model = Object.assign(scripted([Models.finish("stop")]), {
         supportedUrls: Promise.resolve({ "image/*": [/^https:\/\/images\./g], "*": [/^https:\/\/any\./] })
@@ -344,7 +344,7 @@ describe("prompts", () => {
       assert.strictEqual(model.calls.length, 1)
     }))
 
-  it.effect("R-122: a part that holds nothing usable is refused before the model is asked", () =>
+  it.effect("R-122: the bridge refuses a part without usable data before the model is called", () =>
     Effect.gen(function*() {
       for (
         const part of [{ type: "image" }, { type: "file", url: "nowhere" }, { type: "file", url: "data:,%" }] as const
@@ -355,7 +355,7 @@ describe("prompts", () => {
       }
     }))
 
-  it.effect("R-351: empty texts are left out beside other content, and so is an empty turn", () =>
+  it.effect("R-351: the prompt omits empty texts beside other content, and empty assistant messages", () =>
     Effect.gen(function*() {
       const prompt = yield* promptOf([
         Message.user([{ type: "text", text: "" }, { type: "image", data: png }]),
@@ -369,7 +369,7 @@ describe("prompts", () => {
       assert.deepStrictEqual(prompt[1].content, [{ type: "text", text: "" }])
     }))
 
-  it.effect("a thread of another provider: its reasoning and what it ran itself stay here, its ids are written plainly", () =>
+  it.effect("the prompt omits reasoning and executed calls of another provider, and rewrites its call ids", () =>
     Effect.gen(function*() {
       const foreign = { provider: "other", at: 0, options: { other: { itemId: "x" } } }
       const thread: ReadonlyArray<Message.Message> = [
@@ -404,7 +404,7 @@ describe("prompts", () => {
       )
     }))
 
-  it.effect("the definitions of Heddle's tools are what the model is offered", () =>
+  it.effect("the model gets the definitions of Heddle tools", () =>
     Effect.gen(function*() {
       const tool = Tool.make("now", { description: "The time", parameters: {} })
       const options = yield* called({ tools: [Tool.definition(tool)] })

@@ -21,9 +21,9 @@ import * as Server from "../support/server.ts"
 const { body, call, calls, chunk, finish, interleaved, interleavedCalls, of, said, usage } = Chunks
 const { completed, outcomeOf, tagsOf, versions } = Models
 
-describe("replies", () => {
+describe("the reply of a bridged model", () => {
   for (const version of versions) {
-    it.effect(`R-334, R-337: text, calls, usage and ids are read from a model of version ${version}`, () =>
+    it.effect(`R-334, R-337: the bridge reads text, calls, usage and ids from a model of version ${version}`, () =>
       Effect.gen(function*() {
         const { error, events } = yield* outcomeOf(interleaved, version)
         assert.isUndefined(error)
@@ -38,7 +38,7 @@ describe("replies", () => {
         assert.deepInclude(last.usage, { inputTokens: 12, outputTokens: 7, totalTokens: 19 })
       }))
 
-    it.effect(`R-334: reasoning is kept apart from text in version ${version}, and goes back as it was`, () =>
+    it.effect(`R-334: reasoning stays apart from the text in version ${version}, and goes back unchanged`, () =>
       Effect.scoped(Effect.gen(function*() {
         const answer = body(
           chunk({ reasoning_content: "Let me " }),
@@ -56,7 +56,7 @@ describe("replies", () => {
         assert.strictEqual(assistant.content, "Yes")
       })))
 
-    it.effect(`R-357: a call that the token limit cut is marked, the one before it is not, in version ${version}`, () =>
+    it.effect(`R-357: a call cut by the token limit is truncated, and the call before is whole, in version ${version}`, () =>
       Effect.gen(function*() {
         const { events } = yield* outcomeOf(
           body(
@@ -73,7 +73,7 @@ describe("replies", () => {
         assert.strictEqual(completed(events).finishReason, "length")
       }))
 
-    it.effect(`R-348: the finish words of version ${version} are Heddle's, and the provider's own is kept`, () =>
+    it.effect(`R-348: each finish reason of version ${version} is mapped, and the provider's own is kept`, () =>
       Effect.gen(function*() {
         for (
           const [word, reason] of [["stop", "stop"], ["length", "length"], [
@@ -88,7 +88,7 @@ describe("replies", () => {
       }))
   }
 
-  it.effect("R-344: a reply that calls a tool with finish reason stop is a turn with tools", () =>
+  it.effect("R-344: a reply with a call and finish reason stop is a tool turn", () =>
     Effect.gen(function*() {
       const reply = body(call({ index: 0, id: "a", name: "now", arguments: "{}" }), finish("stop"))
       const last = completed((yield* outcomeOf(reply)).events)
@@ -96,7 +96,7 @@ describe("replies", () => {
       assert.strictEqual(last.rawFinishReason, "stop")
     }))
 
-  it.effect("R-345: arguments that are no JSON, or no object, are marked and never guessed", () =>
+  it.effect("R-345: arguments that are not a JSON object are marked as lost, and a __proto__ key is dropped", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(
         call({ index: 0, id: "a", name: "search", arguments: "{\"q\": oops}" }),
@@ -116,7 +116,7 @@ describe("replies", () => {
       assert.isFalse(made.some((item) => Object.hasOwn(item.arguments, "__proto__")))
     }))
 
-  it.effect("R-350: the parts of the usage are separated, and the provider's own figures are kept", () =>
+  it.effect("R-350: the parts of the usage have their own counts, and the provider's raw usage is kept", () =>
     Effect.gen(function*() {
       const figures = {
         prompt_tokens: 10,
@@ -131,7 +131,7 @@ describe("replies", () => {
       assert.deepStrictEqual((reported as any).extra, { raw: figures })
     }))
 
-  it.effect("a body in pieces of any size is read the same", () =>
+  it.effect("a body in pieces of any size reads alike", () =>
     Effect.gen(function*() {
       const { events: expected } = yield* outcomeOf(interleaved)
       for (const size of [1, 7, 100]) {
@@ -141,7 +141,7 @@ describe("replies", () => {
       }
     }))
 
-  it.effect("a model that ai has wrapped in its middleware is a model like any other", () =>
+  it.effect("a model wrapped in middleware of the AI SDK works like any model", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({
         pieces: [body(said("<think>hm"), said("</think>"), said("Yes"), finish("stop"))]
@@ -155,7 +155,7 @@ describe("replies", () => {
       assert.strictEqual(result.finalResponse?.outputText, "Yes")
     })))
 
-  it.effect("a model that answers whole, as ai streams it, is read like one that streams", () =>
+  it.effect("a model that answers whole and simulates streaming reads like a streaming model", () =>
     Effect.scoped(Effect.gen(function*() {
       const message = {
         content: "Now",
@@ -177,7 +177,7 @@ describe("replies", () => {
     })))
 })
 
-describe("runs", () => {
+describe("a run over a bridged model", () => {
   const celsius = Tool.make("celsius", {
     description: "Temperature of a city",
     parameters: { city: Schema.String },
@@ -185,7 +185,7 @@ describe("runs", () => {
   })
 
   for (const version of versions) {
-    it.effect(`R-126, R-136: tools are run by Heddle and answered in one turn, in version ${version}`, () =>
+    it.effect(`R-126, R-136: Heddle runs the tools and answers both calls in a single turn, in version ${version}`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve((_, index) => ({
           pieces: [
@@ -218,7 +218,7 @@ describe("runs", () => {
       })))
   }
 
-  it.effect("design, law 6: the awaited run is the fold of the streamed one", () =>
+  it.effect("design, law 6: the awaited run equals the result of the streamed run", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve((_, index) => ({
         pieces: [
@@ -237,7 +237,7 @@ describe("runs", () => {
     })))
 })
 
-describe("connections", () => {
+describe("connections of a bridged model", () => {
   const waiting: Server.Answer = { pieces: [body(said("a")).replace("data: [DONE]\n\n", "")], ending: "open" }
 
   for (const version of versions) {
@@ -249,7 +249,7 @@ describe("connections", () => {
         assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
       })))
 
-    it.effect(`R-144: an interruption closes the socket before the answer and within it, in version ${version}`, () =>
+    it.effect(`R-144: an interruption closes the socket before the answer and during the answer, in version ${version}`, () =>
       Effect.scoped(Effect.gen(function*() {
         const arrived = yield* Latch.make()
         const server = yield* Server.serve((_, index) => {

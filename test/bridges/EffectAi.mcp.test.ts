@@ -98,8 +98,8 @@ const client = Layer.unwrap(Effect.gen(function*() {
   }).pipe(Layer.provide(FetchHttpClient.layer))
 })).pipe(Layer.provide(server))
 
-describe("MCP", () => {
-  it.live("the tools of a server are offered, run and answered", () =>
+describe("the tools of an MCP client of effect/ai", () => {
+  it.live("a run offers, runs and answers the tools of a server", () =>
     Effect.gen(function*() {
       const tools = yield* EffectAi.tools(McpClient.toolkit(yield* McpClient.McpClient))
       assert.deepStrictEqual(tools.map(({ name }) => name), ["celsius", ...Object.keys(results)])
@@ -135,7 +135,7 @@ describe("MCP", () => {
       return messages
     })
 
-  it.live("N-25: images, sounds and files of a result are parts of the answer", () =>
+  it.live("N-25: images, audio and files of a tool result are parts of the answer", () =>
     Effect.gen(function*() {
       const [chart, picture, mixed, plain] = yield* answersOf("chart", "picture", "mixed", "plain")
       const shown: Message.Part = { type: "image", data: base64, mediaType: "image/png" }
@@ -162,14 +162,14 @@ describe("MCP", () => {
       assert.strictEqual(mute?.content, "{\"error\":\"MCP tool reported an error\"}")
     }).pipe(Effect.provide(client)))
 
-  it.live("O-10: the model reads the details of a failure, which no text says, once", () =>
+  it.live("O-10: the model reads the details of a failure once, whether or not a text repeats them", () =>
     Effect.gen(function*() {
       const [detailed, repeated] = yield* answersOf("detailed", "repeated")
       assert.strictEqual(detailed?.content, JSON.stringify({ error: "no lens\n{\"line\":3}" }))
       assert.strictEqual(repeated?.content, JSON.stringify({ error: "{\"line\": 3}" }))
     }).pipe(Effect.provide(client)))
 
-  it.live("N-25: so is one of the connection, and the words of a tool's own failure", () =>
+  it.live("N-25: the model reads a tool's own failure and a lost connection once", () =>
     Effect.gen(function*() {
       const mcp = yield* McpClient.McpClient
       const [celsius] = yield* EffectAi.tools(McpClient.toolkit(mcp))
@@ -187,7 +187,7 @@ describe("MCP", () => {
       assert.deepStrictEqual(yield* told(lost!, { city: "Oslo" }), [true, "{\"error\":\"MCP connection closed\"}"])
     }).pipe(Effect.provide(client)))
 
-  it.live("what an MCP tool reported is what `onToolError` decides about, and what the event has", () =>
+  it.live("`onToolError` gets the error of an MCP tool, and its decision is the answer", () =>
     Effect.gen(function*() {
       const tools = yield* EffectAi.tools(McpClient.toolkit(yield* McpClient.McpClient))
       const seen: Array<unknown> = []
@@ -201,7 +201,7 @@ describe("MCP", () => {
       assert.strictEqual(messages[0]?.content, "never mind")
     }).pipe(Effect.provide(client)))
 
-  it.live("N-37: a tool of a server waits for an approval where it is given one, as the page says", () =>
+  it.live("N-37: an MCP tool with `approval` waits for an approval", () =>
     Effect.gen(function*() {
       const tools = yield* EffectAi.tools(McpClient.toolkit(yield* McpClient.McpClient))
       const gated = tools.map((tool) => ({ ...tool, approval: true }))

@@ -38,8 +38,8 @@ const refusal = (request: Partial<Adapter.Request>, options: EffectAi.Options = 
     return [error?.reason, error?.detail] as const
   }))
 
-describe("requests", () => {
-  it.effect("R-123: tools are offered with their schemas as they are, and not strict unless it is asked for", () =>
+describe("the request to a language model of effect/ai", () => {
+  it.effect("R-123: tools go out with their schemas unchanged, and strict only with the option", () =>
     Effect.gen(function*() {
       const parameters = { type: "object", properties: { q: { type: "string" } } }
       const tools = [{ name: "search", description: "Finds", parameters }, {
@@ -92,7 +92,7 @@ describe("requests", () => {
       assert.deepStrictEqual(asked.settings, { temperature: 0.5, max: 7, seed: 1 })
     }))
 
-  it.effect("R-122: a setting that cannot be passed on is refused, and named", () =>
+  it.effect("R-122: the bridge refuses a setting without a service, and the error names the setting", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [Partial<Adapter.Request>, string]> = [
         [{ temperature: 0 }, "temperature"],
@@ -108,12 +108,12 @@ describe("requests", () => {
       assert.strictEqual((yield* sent({ options: {} })).format, "text")
     }))
 
-  it("R-123: an option that cannot be used is named", () => {
+  it("R-123: an invalid option throws an error with the option name", () => {
     assert.throws(() => EffectAi.layer({ retries: -1 }), /EffectAi.layer: retries/)
   })
 })
 
-describe("structured answers", () => {
+describe("a structured answer of effect/ai", () => {
   const schema = {
     type: "object",
     properties: { city: { type: "string" }, days: { type: "integer" } },
@@ -122,7 +122,7 @@ describe("structured answers", () => {
   }
   const responseFormat = { type: "json_schema", name: "trip", schema } as const
 
-  it.effect("R-123: the schema and its name reach the model, and the answer comes in one piece", () =>
+  it.effect("R-123: the schema and its name reach the model, and the answer comes in a single delta", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve(() => ({
         pieces: [body(text("{ \"city\": \"Oslo\", \"extra\": 1 }"), finish("stop"))]
@@ -140,7 +140,7 @@ describe("structured answers", () => {
       assert.deepInclude(completed(events).usage, { inputTokens: 5, outputTokens: 2 })
     })))
 
-  it.effect("any object is a form of an answer too", () =>
+  it.effect("the response format json_object accepts any object", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOf(body(text("{\"a\":[1]}"), finish("stop")), {}, {
         responseFormat: { type: "json_object" }
@@ -148,7 +148,7 @@ describe("structured answers", () => {
       assert.strictEqual(completed(events).message.content, "{\"a\":[1]}")
     }))
 
-  it.effect("an answer that does not fit is handed on as the model wrote it", () =>
+  it.effect("an answer that does not match the schema is emitted as the model wrote the answer", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOf(body(text("{\"city\":"), finish("length")), {}, { responseFormat })
       assert.isUndefined(error)
@@ -156,7 +156,7 @@ describe("structured answers", () => {
       assert.isNull(completed(events).finishReason)
     }))
 
-  it.effect("a run asks for it after its tools, with structuredFinalize", () =>
+  it.effect("a run with structuredFinalize asks for the structured answer after its last step", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve((_, index) => ({
         pieces: [index === 0 ? body(text("Oslo"), finish("stop")) : body(text("{\"city\":\"Oslo\"}"), finish("stop"))]
@@ -167,7 +167,7 @@ describe("structured answers", () => {
       assert.strictEqual(result.finalResponse?.outputText, "{\"city\":\"Oslo\"}")
     })))
 
-  it.effect("R-122: with tools, and with a schema that cannot be read, it is refused", () =>
+  it.effect("R-122: the bridge refuses a structured answer with tools, or with an unsupported schema", () =>
     Effect.gen(function*() {
       const tools = [{ name: "now", description: "", parameters: {} }]
       const [reason, detail] = yield* refusal({ tools, responseFormat })
@@ -178,8 +178,8 @@ describe("structured answers", () => {
     }))
 })
 
-describe("prompts", () => {
-  it.effect("R-146: the thread in effect/ai's words, the answers to a turn's calls in one message", () =>
+describe("the prompt of effect/ai", () => {
+  it.effect("R-146: the prompt holds the thread as effect/ai parts, with all answers of a turn in a single message", () =>
     Effect.gen(function*() {
       const metadata = { effectAi: { options: { acme: { cached: true } } } }
       const calls = [Message.toolCall("a", "read", { path: "x" }), Message.toolCall("b", "draw")]
@@ -250,7 +250,7 @@ describe("prompts", () => {
       ])
     }))
 
-  it.effect("R-351: an empty turn is left out, and reasoning of other providers is not sent", () =>
+  it.effect("R-351: the prompt omits an empty assistant message and reasoning of other providers", () =>
     Effect.gen(function*() {
       const prompt = yield* promptOf([
         Message.user(""),
@@ -260,7 +260,7 @@ describe("prompts", () => {
       assert.deepStrictEqual(prompt.map(({ role }) => role), ["user", "user"])
     }))
 
-  it.effect("R-122: a part that holds nothing usable is refused before the model is asked", () =>
+  it.effect("R-122: the bridge refuses a part without usable data before the model is called", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* refusal({ messages: [Message.user([{ type: "image" }])] }), [
         "invalid_request",
@@ -269,7 +269,7 @@ describe("prompts", () => {
     }))
 })
 
-describe("errors", () => {
+describe("errors of effect/ai", () => {
   const failing = (reason: AiError.AiErrorReason, options: EffectAi.Options = {}) =>
     Effect.map(
       Chunks.outcome(stream(Models.scripted(
@@ -282,7 +282,7 @@ describe("errors", () => {
       }
     )
 
-  it.effect("R-122: every reason of effect/ai has its own", () =>
+  it.effect("R-122: each reason of effect/ai has a reason of its own", () =>
     Effect.gen(function*() {
       const network = (reason: "TransportError" | "EncodeError" | "InvalidUrlError") =>
         new AiError.NetworkError({
@@ -325,7 +325,7 @@ describe("errors", () => {
       }
     }))
 
-  it.effect("R-122: status, request id, delay and words are taken from the provider's answer", () =>
+  it.effect("R-122: status, request id, delay and error code come from the provider's answer", () =>
     Effect.gen(function*() {
       const answer = (status: number, value: unknown, headers = {}): Server.Answer => ({
         status,
@@ -358,7 +358,7 @@ describe("errors", () => {
       }
     }))
 
-  it.effect("N-24: the delay that only the words of an error name is kept", () =>
+  it.effect("N-24: the error keeps a retry delay named only in its message", () =>
     Effect.gen(function*() {
       const description = "Overloaded. Please try again in 20s."
       const told = yield* failing(new AiError.InternalProviderError({ description }), { retries: 0 })
@@ -368,7 +368,7 @@ describe("errors", () => {
       assert.deepStrictEqual([limited.error?.reason, limited.error?.retryAfterMillis], ["rate_limited", 20_000])
     }))
 
-  it("N-26: a secret that is not redacted is refused when the layer is made, without its value", () => {
+  it("N-26: a plain secret throws a TypeError without the value", () => {
     const made = (secrets: unknown) => () => EffectAi.layer({ secrets } as EffectAi.Options)
     const message = (place: string) =>
       new RegExp(`^EffectAi\\.layer: secrets\\[${place}\\] must be a Redacted string: Redacted\\.make\\(secret\\)$`)
@@ -377,7 +377,7 @@ describe("errors", () => {
     assert.doesNotThrow(made([Redacted.make("sk-secret")]))
   })
 
-  it.effect("keys do not appear in errors, even if the server quotes them", () =>
+  it.effect("an error does not show keys, even if the server quotes them", () =>
     Effect.gen(function*() {
       const secrets = [Redacted.make("sk-secret")]
       const said = yield* failing(new AiError.InvalidRequestError({ description: "bad key sk-secret" }), { secrets })
@@ -389,7 +389,7 @@ describe("errors", () => {
       assert.notInclude(JSON.stringify(answered.error), "sk-secret")
     }))
 
-  it.effect("R-145: errors inside a reply fail it after its earlier events, its cost included", () =>
+  it.effect("R-145: an error inside a reply fails the reply after the earlier events, with the usage if a finish part follows", () =>
     Effect.gen(function*() {
       const reason = new AiError.InternalProviderError({ description: "busy" })
       const thrown = yield* Chunks.outcome(stream(Models.scripted(() =>
@@ -417,7 +417,7 @@ describe("errors", () => {
       }
     }))
 
-  it.effect("R-355: a connection that is lost, and a reply without an end, fail the reply", () =>
+  it.effect("R-355: a lost connection and a reply without an end fail the reply", () =>
     Effect.gen(function*() {
       const dropped = yield* outcomeOf({ pieces: [body(text("a"))], ending: "drop" })
       assert.deepStrictEqual([dropped.error?.reason, tagsOf(dropped.events)], [
@@ -431,13 +431,13 @@ describe("errors", () => {
       ])
     }))
 
-  it.effect("invalid parts fail the reply", () =>
+  it.effect("an invalid part fails the reply", () =>
     Effect.gen(function*() {
       const { error } = yield* outcomeOfParts(text("a"), { type: "text-delta", id: 5 } as never)
       assert.strictEqual(error?.reason, "malformed_response")
     }))
 
-  it.effect("R-122: a request to an unreachable server is retried, and one to a busy server after the delay it names", () =>
+  it.effect("R-122: the bridge retries an unreachable server, and a busy server after the delay that the server names", () =>
     Effect.gen(function*() {
       const clock = () => WaitingClock.make((millis) => millis !== 300_000 && millis !== 1000)
       const calm = Effect.provideService(Random.Random, { nextDoubleUnsafe: () => 0, nextIntUnsafe: () => 0 })

@@ -46,8 +46,8 @@ const sentBack = (parts: ReadonlyArray<Models.Part>, options: EffectAi.Options =
     return server.requests[1]!.body.prompt.slice(1)
   }))
 
-describe("replies", () => {
-  it.effect("R-334, R-337: text, calls, usage and ids are read from a model over HTTP", () =>
+describe("the reply of a language model of effect/ai", () => {
+  it.effect("R-334, R-337: the bridge reads text, calls, usage and ids of a model over HTTP", () =>
     Effect.gen(function*() {
       for (const size of [1, 9, 1000]) {
         const { error, events } = yield* outcomeOf({ pieces: Server.pieces(Models.interleaved, size) })
@@ -62,7 +62,7 @@ describe("replies", () => {
       }
     }))
 
-  it.effect("R-334: reasoning is kept apart, and the parts of the usage are separated", () =>
+  it.effect("R-334: reasoning stays apart from the text, and the parts of the usage have their own counts", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         { type: "reasoning-start", id: "r" },
@@ -87,7 +87,7 @@ describe("replies", () => {
       })
     }))
 
-  it.effect("R-348: every finish reason, and a stop that calls tools", () =>
+  it.effect("R-348: each finish reason is mapped, and stop with a call means tool_calls", () =>
     Effect.gen(function*() {
       const cases = [
         ["stop", "stop"],
@@ -108,7 +108,7 @@ describe("replies", () => {
       assert.strictEqual(completed(called.events).finishReason, "tool_calls")
     }))
 
-  it.effect("O-15: a reply that pauses goes back, and the run continues", () =>
+  it.effect("O-15: a paused reply goes back, and the run continues", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve((_, index) => ({
         pieces: [index === 0 ? body(text("So far."), finish("pause")) : body(text("Done"), finish("stop"))]
@@ -117,7 +117,7 @@ describe("replies", () => {
       assert.deepStrictEqual([outcome._tag, steps.length, server.requests.length], ["Completed", 2, 2])
     })))
 
-  it.effect("R-345: arguments in every form that a model may give them", () =>
+  it.effect("R-345: arguments are read as an object, as JSON or as nothing; invalid arguments are marked as lost", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(
         call("a", "now", { q: 1 }),
@@ -138,7 +138,7 @@ describe("replies", () => {
       ])
     }))
 
-  it.effect("R-357: under the token limit the last call is cut, even if the model mended its arguments", () =>
+  it.effect("R-357: the last call at the token limit is truncated although its arguments are an object", () =>
     Effect.gen(function*() {
       const { events } = yield* outcomeOfParts(call("a", "now", {}), call("b", "now", { q: 1 }), finish("length"))
       assert.deepStrictEqual(calls(events), [
@@ -147,7 +147,7 @@ describe("replies", () => {
       ])
     }))
 
-  it.effect("files, sources and approval requests are emitted", () =>
+  it.effect("a file is part of the message, and the metadata holds sources and approval requests", () =>
     Effect.gen(function*() {
       const { error, events } = yield* outcomeOfParts(
         { type: "file", mediaType: "image/png", data: "iVBO" },
@@ -171,14 +171,14 @@ describe("replies", () => {
     }))
 })
 
-describe("runs", () => {
+describe("a run over effect/ai", () => {
   const celsius = Tool.make("celsius", {
     description: "Temperature of a city",
     parameters: { city: Schema.String },
     handler: ({ city }) => city === "?" ? Effect.fail("no such city") : Effect.succeed({ celsius: 7 })
   })
 
-  it.effect("R-126, R-136: tools are run by Heddle alone, and answered in one turn", () =>
+  it.effect("R-126, R-136: Heddle alone runs the tools, and answers all calls in a single message", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve((_, index) => ({
         pieces: [
@@ -216,7 +216,7 @@ describe("runs", () => {
       assert.match(answers.content[3].result, /unknown_tool/)
     })))
 
-  it.effect("design, law 6: the awaited run is the fold of the streamed one", () =>
+  it.effect("design, law 6: the awaited run equals the result of the streamed run", () =>
     Effect.scoped(Effect.gen(function*() {
       const server = yield* Server.serve((_, index) => ({
         pieces: [
@@ -234,8 +234,8 @@ describe("runs", () => {
     })))
 })
 
-describe("what goes back", () => {
-  it.effect("R-342: the provider's metadata of reasoning and calls is sent back unchanged", () =>
+describe("a turn in the next request to effect/ai", () => {
+  it.effect("R-342: the provider metadata of reasoning, texts and calls goes back unchanged", () =>
     Effect.gen(function*() {
       const [assistant] = yield* sentBack([
         { type: "reasoning-start", id: "1", metadata: { acme: { id: "a" } } },
@@ -261,7 +261,7 @@ describe("what goes back", () => {
       ])
     }))
 
-  it.effect("R-332: what the provider ran is listed, not run, and goes back in its place with its result", () =>
+  it.effect("R-332: a provider-executed call is listed, never runs, and goes back in place with its result", () =>
     Effect.gen(function*() {
       const parts: ReadonlyArray<Models.Part> = [
         text("Looking. "),
@@ -297,7 +297,7 @@ describe("what goes back", () => {
       assert.deepInclude(assistant.content[1], { providerExecuted: true, options: { acme: { itemId: "ws" } } })
     }))
 
-  it.effect("files that the model made are sent back with it", () =>
+  it.effect("a generated file goes back with its message", () =>
     Effect.gen(function*() {
       const [assistant] = yield* sentBack([
         { type: "file", mediaType: "image/png", data: "iVBO", metadata: { acme: { a: 1 } } },
@@ -311,7 +311,7 @@ describe("what goes back", () => {
     }))
 })
 
-describe("connections", () => {
+describe("connections of effect/ai", () => {
   const waiting: Server.Answer = { pieces: [body(text("a"))], ending: "open" }
 
   it.effect("R-144: a reader that leaves closes the socket", () =>
@@ -322,7 +322,7 @@ describe("connections", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 1, left: 1 })
     })))
 
-  it.effect("R-144: an interruption closes the socket before the answer and within it", () =>
+  it.effect("R-144: an interruption closes the socket before the answer and during the answer", () =>
     Effect.scoped(Effect.gen(function*() {
       const arrived = yield* Latch.make()
       const server = yield* Server.serve((_, index) => {
@@ -343,7 +343,7 @@ describe("connections", () => {
       assert.deepStrictEqual(yield* server.settled, { answered: 2, left: 2 })
     })))
 
-  it.effect("R-144: interruption reaches a model that streams, and its finalizers have run", () =>
+  it.effect("R-144: an interruption reaches a streaming model, and its finalizers run first", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const started = yield* Latch.make()

@@ -86,8 +86,8 @@ const crash = (result: Tool.Outcome | undefined): Tool.ToolError => {
   return (result as Tool.Error).error as Tool.ToolError
 }
 
-describe("handlers", () => {
-  it.effect("a call is decoded, run with its services, and its result written by the success schema", () =>
+describe("the handlers of a toolkit", () => {
+  it.effect("a call is decoded, runs with its services, and its result is encoded with the success schema", () =>
     Effect.gen(function*() {
       const { content, result, tags } = yield* weatherOf({ city: "Oslo", day: "2020-02-02T00:00:00.000Z" })
       const at = new Date("2020-02-02T00:00:00.000Z")
@@ -96,14 +96,14 @@ describe("handlers", () => {
       assert.deepStrictEqual(tags, ["ToolExecutionStarted", "ToolExecutionCompleted", "ToolResultEncoded"])
     }))
 
-  it.effect("arguments that do not fit are answered before the handler starts", () =>
+  it.effect("invalid arguments are answered before the handler starts", () =>
     Effect.gen(function*() {
       const { result, tags } = yield* weatherOf({ city: "" })
       assert.strictEqual(crash(result).reason, "invalid_arguments")
       assert.notInclude(tags, "ToolExecutionStarted")
     }))
 
-  it.effect("M-10, design, law 8: what a handler fails with is reported as its failure schema writes it, in both failure modes", () =>
+  it.effect("M-10, design, law 8: a handler's failure is encoded with its failure schema, in both failure modes", () =>
     Effect.gen(function*() {
       const { content, result } = yield* weatherOf({ city: "Atlantis" })
       assert.deepStrictEqual(result, { _tag: "Error", error: new NoSuchCity({ city: "Atlantis" }) })
@@ -130,7 +130,7 @@ describe("handlers", () => {
       }
     }))
 
-  it.effect("design, law 8: a defect, and a result that does not fit its schema, are crashes in both modes", () =>
+  it.effect("design, law 8: a defect and a result that does not match its schema are crashes in both failure modes", () =>
     Effect.gen(function*() {
       for (const failureMode of ["error", "return"] as const) {
         const kit = Toolkit.make(AiTool.make("count", { success: Schema.Finite, failureMode }))
@@ -142,21 +142,21 @@ describe("handlers", () => {
       }
     }))
 
-  it.effect("a handler that interrupts itself is distinguished from one that fails", () =>
+  it.effect("a handler that interrupts itself is reported as handler_exit", () =>
     Effect.gen(function*() {
       const kit = Toolkit.make(AiTool.make("stop"))
       const { result } = yield* running(kit, kit.toLayer({ stop: () => Effect.interrupt }))
       assert.strictEqual(crash(result).reason, "handler_exit")
     }))
 
-  it.effect("a tool without parameters and result is one that answers nothing", () =>
+  it.effect("a tool without parameters and success schema answers null", () =>
     Effect.gen(function*() {
       const kit = Toolkit.make(AiTool.make("ping"))
       const { content, result } = yield* running(kit, kit.toLayer({ ping: () => Effect.void }))
       assert.deepStrictEqual([result?._tag, content], ["Ok", "null"])
     }))
 
-  it.effect("parameters that are no JSON reach the handler as they are meant", () =>
+  it.effect("parameters that are not JSON types reach the handler decoded", () =>
     Effect.gen(function*() {
       const kit = Toolkit.make(
         AiTool.make("year", { parameters: Schema.Struct({ day: Schema.Date }), success: Schema.Finite })
@@ -165,7 +165,7 @@ describe("handlers", () => {
       assert.strictEqual((yield* running(kit, layer, { day: "2020-02-02T00:00:00.000Z" })).content, "2020")
     }))
 
-  it.effect("dynamic tools accept what their schema accepts, or any object", () =>
+  it.effect("a dynamic tool accepts what its schema accepts, or any object without a schema", () =>
     Effect.gen(function*() {
       const parameters = { type: "object", properties: { q: { type: "string" } }, required: ["q"] } as const
       const kit = Toolkit.make(AiTool.dynamic("remote", { parameters }))
@@ -180,7 +180,7 @@ describe("handlers", () => {
       assert.deepStrictEqual(Tool.definition(any!).parameters, { type: "object" })
     }))
 
-  it.effect("M-19: what a tool would show a model is what the model reads, and the caller has the result", () =>
+  it.effect("M-19: the model reads the output of toModelOutput, and the caller gets the result", () =>
     Effect.gen(function*() {
       const kit = Toolkit.make(AiTool.make("draw", {
         success: Schema.Struct({ png: Schema.String }),
@@ -197,7 +197,7 @@ describe("handlers", () => {
       ])
     }))
 
-  it.effect("M-19: files of a tool's own words: bytes, addresses and names; words alone are a text", () =>
+  it.effect("M-19: files of toModelOutput may be bytes, addresses and names, and texts alone become a single text", () =>
     Effect.gen(function*() {
       const contentFor = (parts: ReadonlyArray<Prompt.ToolModelOutputPart>) => {
         const kit = Toolkit.make(AiTool.make("draw", { success: Schema.Finite, toModelOutput: () => parts }))
@@ -222,7 +222,7 @@ describe("handlers", () => {
       )
     }))
 
-  it.effect("the handlers of a toolkit that was already built are taken as they are", () =>
+  it.effect("the handlers of an already built toolkit run unchanged", () =>
     Effect.gen(function*() {
       const tools = yield* Effect.flatMap(toolkit, (built) => EffectAi.tools(built)).pipe(Effect.provide(handlers))
       const { messages } = yield* ToolRunner.run([Message.toolCall("a", "weather", { city: "Oslo" })], tools).pipe(
@@ -232,14 +232,14 @@ describe("handlers", () => {
     }))
 })
 
-describe("declarations", () => {
+describe("the declarations of a toolkit", () => {
   const declared = (tool: AiTool.Any) =>
     Effect.map(
       EffectAi.tools({ tools: { [tool.name]: tool }, handle: () => Effect.die("not run") }),
       ([made]) => made as Tool.Any
     )
 
-  it.effect("hints are effect/ai's, with its defaults, and what only reads destroys nothing", () =>
+  it.effect("hints are those of effect/ai with its defaults, and a read-only tool is not destructive", () =>
     Effect.gen(function*() {
       const hints = (tool: AiTool.Any) =>
         Effect.map(declared(tool), ({ destructive, idempotent, openWorld, readOnly }) => ({
@@ -264,7 +264,7 @@ describe("declarations", () => {
       assert.isFalse((yield* hints(plain.annotate(AiTool.Destructive, false))).destructive)
     }))
 
-  it.effect("description, title and meta are taken over", () =>
+  it.effect("a tool keeps its description, title and meta", () =>
     Effect.gen(function*() {
       const parameters = Schema.Struct({ q: Schema.String }).annotate({ description: "Finds things" })
       const tool = AiTool.make("find", { parameters }).annotate(AiTool.Title, "Find").annotate(AiTool.Meta, { a: 1 })
@@ -284,7 +284,7 @@ describe("declarations", () => {
       requiresHandler
     })({} as never)
 
-  it.effect("a tool that the provider runs is refused by name, one that it only defines is run here", () =>
+  it.effect("a tool run by its provider is refused by name, and a provider-defined tool with a handler is accepted", () =>
     Effect.gen(function*() {
       const exit = yield* Effect.exit(declared(defined(false)))
       const defect = Exit.isFailure(exit) ? Cause.squash(exit.cause) : undefined
@@ -301,7 +301,7 @@ describe("declarations", () => {
     }))
 })
 
-describe("approvals", () => {
+describe("approvals of a toolkit", () => {
   const kit = (needsApproval: AiTool.NeedsApproval<any>) =>
     Toolkit.make(
       AiTool.make("remove", {
@@ -316,7 +316,7 @@ describe("approvals", () => {
     return running(removable, removable.toLayer({ remove: () => Effect.succeed("removed") }), { path }, options)
   }
 
-  it.effect("a tool that may need an approval is the caller's to run, unless there is an `approve`", () =>
+  it.effect("a tool that may need an approval is manual, unless `approve` is set", () =>
     Effect.gen(function*() {
       for (const needsApproval of [true, () => false]) {
         const removable = kit(needsApproval)
@@ -337,7 +337,7 @@ describe("approvals", () => {
       assert.strictEqual((yield* removing(false)).content, "removed")
     }))
 
-  it.effect("approve is asked for the calls that need it, with their arguments, and may be an effect", () =>
+  it.effect("`approve` gets the calls that need an approval, with their arguments, and may be an effect", () =>
     Effect.gen(function*() {
       const asked: Array<unknown> = []
       const approve = (args: unknown, call: Tool.CallContext) => {
@@ -354,15 +354,15 @@ describe("approvals", () => {
       assert.strictEqual((yield* removing(() => true, { approve: () => true })).content, "removed")
     }))
 
-  it.effect("a tool whose approval function fails is not run", () =>
+  it.effect("a tool with a failing approval function does not run", () =>
     Effect.gen(function*() {
       const { result } = yield* removing(() => Effect.die("cannot tell"), { approve: () => true })
       assert.strictEqual(crash(result).reason, "denied")
     }))
 })
 
-describe("progress and lifetime", () => {
-  it.effect("preliminary results are progress, as data, and the last one is the result", () =>
+describe("progress and lifetime of a handler", () => {
+  it.effect("preliminary results are encoded as progress, and the last result is the answer", () =>
     Effect.gen(function*() {
       const kit = Toolkit.make(AiTool.make("count", { success: Schema.Struct({ at: Schema.DateFromString }) }))
       const layer = kit.toLayer({
@@ -380,7 +380,7 @@ describe("progress and lifetime", () => {
       assert.strictEqual(content, "{\"at\":\"1970-01-01T00:00:02.000Z\"}")
     }))
 
-  it.effect("design, law 10: a handler that reports more than is read is held up, not kept in memory", () =>
+  it.effect("design, law 10: a handler that reports faster than its reader waits", () =>
     Effect.gen(function*() {
       let reported = 0
       const gate = yield* Latch.make()
@@ -408,7 +408,7 @@ describe("progress and lifetime", () => {
       assert.strictEqual(reported, 1000)
     }))
 
-  it.effect("design, law 3: an interruption reaches the handler, and its finalizers have run", () =>
+  it.effect("design, law 3: an interruption reaches the handler, and its finalizers run first", () =>
     Effect.gen(function*() {
       const log: Array<string> = []
       const started = yield* Latch.make()
@@ -425,7 +425,7 @@ describe("progress and lifetime", () => {
       assert.deepStrictEqual(log, ["stopped"])
     }))
 
-  it.effect("a call's arguments stay out of its span, and what the handler writes is there", () =>
+  it.effect("the span of a call omits its arguments and has the handler's annotations", () =>
     Effect.gen(function*() {
       const spans: Array<Tracer.NativeSpan> = []
       const tracer = Tracer.make({
