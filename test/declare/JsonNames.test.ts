@@ -54,9 +54,9 @@ const names = [
 
 const dataOf = (members: ReadonlyArray<readonly [string, unknown]>): unknown => Object.fromEntries(members)
 
-describe("names with escapes", () => {
+describe("a JSON member name with escapes", () => {
   for (const before of [[], ["a"], ["a", "b"], ["ü"]]) {
-    it(`are read as they are behind ${JSON.stringify(before)}, whatever was parsed earlier`, () => {
+    it(`a name with escapes is read correctly behind ${JSON.stringify(before)}, whatever was parsed earlier`, () => {
       let count = 0
       for (const name of names) {
         for (const written of writings(name)) {
@@ -76,7 +76,7 @@ describe("names with escapes", () => {
     })
   }
 
-  it("keep their order, the last of two values, and no prototype", () => {
+  it("names with escapes keep their order and the last of two values, and set no prototype", () => {
     const parsed = (text: string) => JSON.stringify(Json.parse(text))
     assert.strictEqual(
       parsed(`{"b\\n":1,"a":2,"\\u0062\\n":3,"1":4,"\\u0030":5}`),
@@ -89,14 +89,14 @@ describe("names with escapes", () => {
     )
   })
 
-  it("are found in linear time, and texts with millions of escapes are read", () => {
+  it("names with escapes are found in linear time, and texts with millions of escapes are read", () => {
     const long = Json.parse(`{"\\t":"${"\\n".repeat(2_000_000)}"}`)
     assert.deepStrictEqual(Result.getOrThrow(long), { "\t": "\n".repeat(2_000_000) })
     assert.strictEqual(Json.parse(`"${"\\\"".repeat(2_000_000)}`)._tag, "Failure")
     assert.strictEqual(Json.parse(`{"\\n":"${"~".repeat(2_000_000)}"}`)._tag, "Success")
   })
 
-  it.effect("stay those of an approved call when its journal is read", () =>
+  it.effect("a name with escapes in an approved call survives its journal", () =>
     Effect.gen(function*() {
       const rawArguments = `{"to":"ann","\\u0064ry_run":true}`
       const call = { ...Message.toolCall("c", "send", { to: "ann", dry_run: true }), rawArguments }

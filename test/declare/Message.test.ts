@@ -11,20 +11,20 @@ const encode = Schema.encodeUnknownSync(Message.Message)
 const decodeCall = Schema.decodeUnknownResult(Message.ToolCall)
 
 describe("Message", () => {
-  it("constructors set the role, the content and empty metadata, and nothing else", () => {
+  it("a constructor sets role, content and empty metadata, and nothing else", () => {
     assert.deepStrictEqual(Message.system("s"), { role: "system", content: "s", metadata: {} })
     assert.deepStrictEqual(Message.user("u"), { role: "user", content: "u", metadata: {} })
     assert.deepStrictEqual(Message.assistant("a"), { role: "assistant", content: "a", metadata: {} })
     assert.deepStrictEqual(Message.tool("c0", "42"), { role: "tool", toolCallId: "c0", content: "42", metadata: {} })
   })
 
-  it("R-137: an assistant message names its calls only when it made some", () => {
+  it("R-137: an assistant message has toolCalls only with tool calls", () => {
     const call = Message.toolCall("c0", "echo", { x: 1 })
     assert.notProperty(Message.assistant("", []), "toolCalls")
     assert.deepStrictEqual(Message.assistant("", [call]).toolCalls, [call])
   })
 
-  it("R-038, L-19: a caller's answer is written as it is, objects as JSON, the rest as text", () => {
+  it("R-038, L-19: an answer's text and parts stay unchanged, and other values are written as JSON", () => {
     const content = (value: unknown) => Message.answer("c0", value).content
     const parts: ReadonlyArray<Message.Part> = [{ type: "text", text: "seen" }]
     assert.strictEqual(content("s"), "s")
@@ -38,7 +38,7 @@ describe("Message", () => {
     assert.deepStrictEqual(Message.answer("c0", "s"), Message.tool("c0", "s"))
   })
 
-  it("a tool call has empty arguments unless some are given", () => {
+  it("a tool call without given arguments has empty arguments", () => {
     assert.deepStrictEqual(Message.toolCall("c0", "echo"), { id: "c0", name: "echo", arguments: {}, metadata: {} })
   })
 

@@ -20,12 +20,12 @@ const none = {
 }
 
 describe("Response.usage", () => {
-  it("a figure that is not reported is null, and zero is zero", () => {
+  it("an unreported figure is null, and zero stays zero", () => {
     assert.deepStrictEqual(Response.usage({}), none)
     assert.deepStrictEqual(Response.usage({ inputTokens: 0, outputTokens: null }), { ...none, inputTokens: 0 })
   })
 
-  it("R-303: unknown keys and figures that are no numbers go to extra", () => {
+  it("R-303: unknown keys, and figures that are no numbers, go to extra", () => {
     const usage = Response.usage({ inputTokens: 3, outputTokens: "many", totalTokens: Number.NaN, audio_tokens: 5 })
     assert.deepStrictEqual(usage, {
       ...none,
@@ -34,7 +34,7 @@ describe("Response.usage", () => {
     })
   })
 
-  it("R-303: extra of the report is kept beside what is added to it, toolUsage only if it is an object", () => {
+  it("R-303: the reported extra is kept beside unknown keys, and toolUsage only as an object", () => {
     const usage = Response.usage({ extra: { a: 1 }, b: 2, toolUsage: { search: 1 } })
     assert.deepStrictEqual(usage, { ...none, toolUsage: { search: 1 }, extra: { a: 1, b: 2 } })
     assert.deepStrictEqual(Response.usage({ toolUsage: 4, extra: 5 }), { ...none, extra: { toolUsage: 4, extra: 5 } })
@@ -46,7 +46,7 @@ describe("Response.usage", () => {
     assert.notProperty({}, "polluted")
   })
 
-  it("usage survives JSON, and figures that are left out decode to null", () => {
+  it("usage survives JSON, and missing figures decode to null", () => {
     const usage = Response.usage({ inputTokens: 1, totalCost: 0.5, extra: { a: [1] }, toolUsage: { b: 1 } })
     const json = JSON.parse(JSON.stringify(Schema.encodeUnknownSync(Response.Usage)(usage)))
     assert.deepStrictEqual(Schema.decodeUnknownSync(Response.Usage)(json), usage)
@@ -55,7 +55,7 @@ describe("Response.usage", () => {
 })
 
 describe("Response.sumUsage", () => {
-  it("R-204: adds what was reported, and leaves null what no turn reported", () => {
+  it("R-204: a sum adds reported figures, and stays null where no turn reported a figure", () => {
     const sum = Response.sumUsage([
       Response.usage({ inputTokens: 1, outputTokens: 2, toolUsage: { a: 1 }, extra: { x: 1 } }),
       null,
@@ -71,14 +71,14 @@ describe("Response.sumUsage", () => {
     })
   })
 
-  it("R-204: no report at all is null", () => {
+  it("R-204: the sum without any report is null", () => {
     assert.isNull(Response.sumUsage([]))
     assert.isNull(Response.sumUsage([null, null]))
   })
 })
 
-describe("Response getters", () => {
-  it("text is what was streamed, else the message's text, else null", () => {
+describe("a getter of Response", () => {
+  it("Response.text is the streamed text, else the message's text, else null", () => {
     const message = Message.assistant("whole")
     assert.strictEqual(Response.text({ outputText: "streamed", message }), "streamed")
     assert.strictEqual(Response.text({ outputText: "", message }), "")
@@ -86,14 +86,14 @@ describe("Response getters", () => {
     assert.isNull(Response.text({ outputText: null, message: null }))
   })
 
-  it("calls that ran at the provider are not ours to answer", () => {
+  it("Response.actionableCalls leaves out provider-executed calls", () => {
     const mine = Message.toolCall("a", "read")
     const theirs = { ...Message.toolCall("b", "search"), providerExecuted: true }
     assert.deepStrictEqual(Response.actionableCalls({ toolCalls: [theirs, mine] }), [mine])
     assert.deepStrictEqual(Response.actionableCalls({ toolCalls: [mine] }), [mine])
   })
 
-  it("a response survives JSON, its error as plain data", () => {
+  it("a response survives JSON, with its error as plain data", () => {
     const response: Response.Response = {
       id: "r",
       requestId: null,

@@ -102,7 +102,7 @@ describe("O-13: a null for an optional member", () => {
     ]
   }
   for (const [name, [parameters, args, want]] of Object.entries(absent)) {
-    it.effect(`O-13: is absent: ${name}`, () =>
+    it.effect(`O-13: a null for an optional member is absent (${name})`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(yield* received(parameters, args), want)
       }))
@@ -120,19 +120,19 @@ describe("O-13: a null for an optional member", () => {
     }]
   }
   for (const [name, [parameters, args, want]] of Object.entries(kept)) {
-    it.effect(`O-13: is null where the schema has null: ${name}`, () =>
+    it.effect(`O-13: a null stays null where the schema allows null (${name})`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(yield* received(parameters, args), want)
       }))
   }
 
-  it.effect("O-13: is wrong for a required member", () =>
+  it.effect("O-13: a null for a required member is an invalid argument", () =>
     Effect.gen(function*() {
       const answer = yield* received(z.object({ q: z.string() }), { q: null })
       assert.include(String(answer), "invalid_arguments")
     }))
 
-  it("O-13: a schema that refers to itself without an end is read in bounds", () => {
+  it("O-13: a schema that refers to itself endlessly is read in bounds", () => {
     const loop = {
       type: "object",
       anyOf: [{ $ref: "#" }],
@@ -162,7 +162,7 @@ describe("O-13: a null for an optional member", () => {
     [Script.text("done"), Script.finish("stop")]
   ])
 
-  it.effect("O-13: on every way in: a run, an approval, edited arguments, an executor of a stream", () =>
+  it.effect("O-13: a null is absent in a run, an approval, edited arguments and a StreamingToolExecutor", () =>
     Effect.gen(function*() {
       got.length = 0
       yield* Chat.run("go", { tools: [book(false)] }).pipe(Effect.provide(model))

@@ -69,7 +69,7 @@ const breaking = {
 }
 
 describe("N-28: readOnly by the arguments", () => {
-  it.effect("N-28: of one tool, the calls that only look start during the reply", () =>
+  it.effect("N-28: only the read-only calls of a tool start during the reply", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* starts(shell()), ["a at 50", "b at 200"])
       assert.deepStrictEqual(yield* starts(shell(), Policy.standard, ["rm", "ls"]), ["b at 100", "a at 200"])
@@ -83,7 +83,7 @@ describe("N-28: readOnly by the arguments", () => {
       ])
     }))
 
-  it.effect("N-28: it is asked with the decoded arguments, in every form of parameters", () =>
+  it.effect("N-28: readOnly receives the decoded arguments, in every form of parameters", () =>
     Effect.gen(function*() {
       const trimmed = Schema.Struct({
         command: Schema.String.pipe(Schema.decodeTo(Schema.String, SchemaTransformation.trim()))
@@ -102,7 +102,7 @@ describe("N-28: readOnly by the arguments", () => {
       )
     }))
 
-  it.effect("N-28: a call whose arguments do not fit, or take time to decode, is not started during the reply", () =>
+  it.effect("N-28: a call with invalid or slowly decoded arguments does not start during the reply", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* starts(shell(), Policy.standard, [7, "ls"]), ["b at 100"])
       let validated = 0
@@ -123,7 +123,7 @@ describe("N-28: readOnly by the arguments", () => {
       }))
   }
 
-  it.effect("N-28: the call that is tried again after a crash is the one that only looks", () =>
+  it.effect("N-28: only the read-only calls of a tool are retried after a crash", () =>
     Effect.gen(function*() {
       const runs: Array<string> = []
       const tool = shell({ handler: ({ command }: { command: string }) => Effect.sync(() => runs.push(command)) })
@@ -148,7 +148,7 @@ describe("N-28: readOnly by the arguments", () => {
 })
 
 describe("N-28: destructive and interrupt by the arguments", () => {
-  it("N-28: destructive is asked by Tool.isDestructive, and one that breaks counts as true", () => {
+  it("N-28: Tool.isDestructive asks destructive about the arguments, and a broken destructive counts as true", () => {
     const removes = ({ command }: { readonly command: string }) => command.startsWith("rm")
     const tool = shell({ destructive: removes })
     assert.isTrue(Tool.isDestructive(tool, { command: "rm x" }))
@@ -184,14 +184,14 @@ describe("N-28: destructive and interrupt by the arguments", () => {
 
   const byCommand = ({ command }: { readonly command: string }) => command === "cp" ? "block" : "cancel"
 
-  it.effect("N-28: of one tool, the call that blocks may finish when the run is stopped", () =>
+  it.effect("N-28: only the blocking calls of a tool may finish when the run is stopped", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* stopped(byCommand), [false, true])
       assert.deepStrictEqual(yield* stopped(byCommand, { ...Policy.standard, interrupt: "block" }), [false, true])
       assert.deepStrictEqual(yield* stopped(undefined, { ...Policy.standard, interrupt: "block" }), [true, true])
     }))
 
-  it.effect("N-28: a sibling's failure reaches the calls that may be interrupted", () =>
+  it.effect("N-28: a sibling's failure interrupts the cancelable calls of a tool, and not its blocking calls", () =>
     Effect.gen(function*() {
       const siblings = { ...Policy.standard.siblings, onToolError: "abortCancelable" } as const
       const broken = Tool.make("broken", { parameters: {}, handler: () => Effect.die("broken") })
@@ -217,7 +217,7 @@ describe("N-28: destructive and interrupt by the arguments", () => {
       }))
   }
 
-  it("N-28: what is neither a mode nor a function is refused", () => {
+  it("N-28: Tool.make refuses a readOnly, destructive or interrupt of a wrong type", () => {
     assert.throws(() => shell({ readOnly: "ls" }), "readOnly must be true or false, or a function of the arguments")
     assert.throws(
       () => shell({ destructive: null }),

@@ -83,9 +83,9 @@ const kinds: { readonly [kind: string]: Run } = {
     ])))
 }
 
-describe("G75: one call is stopped", () => {
+describe("G75: call.cancelCall", () => {
   for (const [kind, run] of Object.entries(kinds)) {
-    it.effect(`G75: its siblings keep running, and the run continues: ${kind}`, () =>
+    it.effect(`the siblings of a cancelled call keep running, and the run continues (${kind})`, () =>
       Effect.gen(function*() {
         const { at, value } = yield* elapsed(run([stopping("c1", because), long, short], ["stopping", "long", "short"]))
         assert.strictEqual(at, 200, "the run waits for the siblings alone")
@@ -93,7 +93,7 @@ describe("G75: one call is stopped", () => {
       }))
   }
 
-  it.effect("G75: without a reason the answer says that the call was stopped, also for an empty one", () =>
+  it.effect("without a reason, or with an empty reason, the answer says that the call was stopped", () =>
     Effect.gen(function*() {
       for (const reason of [undefined, ""]) {
         const options = reason === undefined ? {} : { reason }
@@ -104,7 +104,7 @@ describe("G75: one call is stopped", () => {
       }
     }))
 
-  it.effect("G75: a call that waits for a place, a key or a permit is withdrawn, and those behind it move up", () =>
+  it.effect("a call waiting for a place, a key or a permit is withdrawn when cancelled, and the calls behind move up", () =>
     Effect.gen(function*() {
       const started: Array<string> = []
       const noted = (name: string, options: object) =>
@@ -147,7 +147,7 @@ describe("G75: one call is stopped", () => {
       }
     }))
 
-  it.effect("G75: a call behind a withdrawn exclusive one starts at once", () =>
+  it.effect("a call behind a withdrawn exclusive call starts at once", () =>
     Effect.gen(function*() {
       const alone = sleeping("alone", Effect.void, { concurrency: "exclusive" })
       const { at } = yield* elapsed(
@@ -156,7 +156,7 @@ describe("G75: one call is stopped", () => {
       assert.strictEqual(at, 210)
     }))
 
-  it.effect("G75: a call that was admitted with the one which stops it never starts", () =>
+  it.effect("a call admitted together with the call that cancels it never starts", () =>
     Effect.gen(function*() {
       let starts = 0
       const second = Tool.make("second", { parameters: {}, handler: () => Effect.sync(() => void starts++) })
@@ -171,7 +171,7 @@ describe("G75: one call is stopped", () => {
       ])
     }))
 
-  it.effect("G75: the handler of a call whose gate takes its time never starts", () =>
+  it.effect("the handler of a cancelled call behind a slow gate never starts", () =>
     Effect.gen(function*() {
       let starts = 0
       const handler = () => Effect.sync(() => void starts++)
@@ -184,7 +184,7 @@ describe("G75: one call is stopped", () => {
       assert.strictEqual(starts, 0)
     }))
 
-  it.effect("G75: a handler that does not stop is answered as abandoned after its grace period", () =>
+  it.effect("a cancelled handler that does not stop is answered as abandoned after its grace period", () =>
     Effect.gen(function*() {
       const deaf = sleeping("deaf", Effect.uninterruptible(Effect.sleep(400)))
       const { at, value } = yield* elapsed(
@@ -198,7 +198,7 @@ describe("G75: one call is stopped", () => {
       assert.deepStrictEqual(value.abandoned?.map(({ id }) => id), ["c1"])
     }))
 
-  it.effect("G75: a blocking handler may finish within the grace period, and is interrupted at its end", () =>
+  it.effect("a cancelled blocking handler may finish within the grace period, and is interrupted afterwards", () =>
     Effect.gen(function*() {
       for (const [millis, answer] of [[30, "done"], [Infinity, undefined]] as const) {
         const handler = Number.isFinite(millis) ? Effect.as(Effect.sleep(millis), "done") : Effect.never
@@ -218,7 +218,7 @@ describe("G75: one call is stopped", () => {
       }
     }))
 
-  it.effect("G75: no sibling policy follows from it: a stopped call has neither failed nor halted", () =>
+  it.effect("a cancelled call has neither failed nor halted, and triggers no sibling policy", () =>
     Effect.gen(function*() {
       const policy = { ...Policy.standard, siblings: { ...Policy.standard.siblings, onToolError: "abortAll" } } as const
       const { value: { messages } } = yield* elapsed(
@@ -231,7 +231,7 @@ describe("G75: one call is stopped", () => {
       assert.strictEqual(contents(messages)[0], "[true]")
     }))
 
-  it.effect("G75: a call that waits for an approval is withdrawn: nothing is asked any more", () =>
+  it.effect("a cancelled call waiting for an approval is withdrawn, and no approval stays open", () =>
     Effect.gen(function*() {
       const orders = [["request", 0], ["request", 1], ["completion", 0], ["completion", 1]] as const
       for (const [order, place] of orders) {
@@ -260,7 +260,7 @@ describe("G75: one call is stopped", () => {
       }
     }))
 
-  it.effect("G75: a handler of a run inside stops calls of its own turn alone", () =>
+  it.effect("a handler of a nested run cancels only calls of its own turn", () =>
     Effect.gen(function*() {
       const inner = Tool.fromChat("inner", {
         parameters: {},
@@ -285,8 +285,8 @@ describe("G75: one call is stopped", () => {
     }))
 })
 
-describe("G76: the first stop returns true", () => {
-  it.effect("G76: a call that is stopped twice, has ended or answers at this moment is not stopped", () =>
+describe("G76: the result of call.cancelCall", () => {
+  it.effect("cancelling a call twice, or an ended call, returns false", () =>
     Effect.gen(function*() {
       const quick = sleeping("quick", Effect.succeed("quick"))
       const twice = yield* elapsed(
@@ -297,7 +297,7 @@ describe("G76: the first stop returns true", () => {
       assert.deepStrictEqual(contents(ended.value.messages), ["[false]", "quick"])
     }))
 
-  it.effect("G76: a call that is being stopped by its timeout or by the whole run is not stopped again", () =>
+  it.effect("cancelling a call stopped by its timeout returns false", () =>
     Effect.gen(function*() {
       const clean = sleeping("clean", Effect.onInterrupt(Effect.never, () => Effect.sleep(80)), { timeout: 5 })
       const { value } = yield* elapsed(ToolRunner.run(calls("stopping", "clean"), [stopping("c1"), clean]))
@@ -306,7 +306,7 @@ describe("G76: the first stop returns true", () => {
       assert.strictEqual(JSON.parse(String(answer)).code, "timeout")
     }))
 
-  it.effect("G76: a late stop, after the run, changes nothing", () =>
+  it.effect("cancelling a call after the run returns false", () =>
     Effect.gen(function*() {
       const kept = yield* Deferred.make<Tool.CallContext>()
       const keeping = Tool.make("keeping", { parameters: {}, handler: (_, call) => Deferred.succeed(kept, call) })
@@ -316,8 +316,8 @@ describe("G76: the first stop returns true", () => {
     }))
 })
 
-describe("G77: an unknown call", () => {
-  it.effect("G77: the stop of a call that is not there returns false", () =>
+describe("G77: a wrong argument of call.cancelCall", () => {
+  it.effect("cancelling an unknown call returns false", () =>
     Effect.gen(function*() {
       for (const id of ["", "c9", "c0/c1", "__proto__"]) {
         const { value } = yield* elapsed(ToolRunner.run(calls("stopping", "short"), [stopping(id), short]))
@@ -325,7 +325,7 @@ describe("G77: an unknown call", () => {
       }
     }))
 
-  it.effect("G77: a reason that is no text is a defect that says so", () =>
+  it.effect("a reason other than a string is a defect that names the reason", () =>
     Effect.gen(function*() {
       const wrong = Tool.make("wrong", {
         parameters: {},

@@ -60,7 +60,7 @@ const script = [
 
 describe("Tool.content", () => {
   for (const [name, policy] of Object.entries({ standard: Policy.standard, allm: Policy.allm, falai: Policy.falai })) {
-    it.effect(`M-19: the parts are the content of the message and of the event, awaited and streamed (${name})`, () =>
+    it.effect(`M-19: parts are the content of the message and of the event, awaited and streamed (${name})`, () =>
       Effect.gen(function*() {
         const parts = [text, image, paper]
         for (const readOnly of [true, false]) {
@@ -81,7 +81,7 @@ describe("Tool.content", () => {
       }))
   }
 
-  it.effect("M-19: they pass by the success schema and every encoder", () =>
+  it.effect("M-19: parts bypass the success schema and every encoder", () =>
     Effect.gen(function*() {
       const tool = Tool.make("show", {
         parameters: anything,
@@ -95,7 +95,7 @@ describe("Tool.content", () => {
       }
     }))
 
-  it.effect("M-19: as Tool.ok, the result of a halt, a replacement, data of a result object, an executor's outcome", () =>
+  it.effect("M-19: parts pass as Tool.ok, halt result, replacement, data of a result object and executor outcome", () =>
     Effect.gen(function*() {
       const contentOf = (handler: () => Effect.Effect<any, any>, options: ToolRunner.Options<never, never> = {}) =>
         Effect.map(
@@ -122,7 +122,7 @@ describe("Tool.content", () => {
       ])
     }))
 
-  it.effect("M-19: a halt with parts folds to the same thread, and its event round-trips", () =>
+  it.effect("M-19: a halt with parts folds to the same thread", () =>
     Effect.gen(function*() {
       const tool = Tool.make("show", {
         parameters: anything,
@@ -136,7 +136,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(folded.thread.messages.at(-1), Message.tool("c0", [image]))
     }))
 
-  it.effect("M-19: what a handler does to its parts afterwards is not seen", () =>
+  it.effect("M-19: later changes of parts by a handler do not change the content", () =>
     Effect.gen(function*() {
       const parts: Array<any> = [{ ...text }]
       const content = Tool.content(parts)
@@ -195,7 +195,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(answer, Message.tool("c0", [{ ...image, metadata: { own: { page: "1" } } }]))
     }))
 
-  it.effect("M-19: data that merely looks like content is data", () =>
+  it.effect("M-19: data shaped like content stays data", () =>
     Effect.gen(function*() {
       const tool = Tool.make("show", {
         parameters: anything,
@@ -205,7 +205,7 @@ describe("Tool.content", () => {
       assert.strictEqual(messages[0]?.content, JSON.stringify({ _tag: "Content", parts: [text] }))
     }))
 
-  it("M-19: a part that cannot be one is refused by its place", () => {
+  it("M-19: Tool.content refuses an invalid part with its index", () => {
     const refused = (parts: unknown) => {
       try {
         Tool.content(parts as never)
@@ -229,7 +229,7 @@ describe("Tool.content", () => {
     assert.include(refused("text"), "takes a list of parts")
   })
 
-  it.effect("M-18, M-19: the result limit is for the texts, together; images and files count nothing", () =>
+  it.effect("M-18, M-19: the result limit applies to the texts together, and images and files do not count", () =>
     Effect.gen(function*() {
       const long = (size: number) => ({ type: "text", text: "x".repeat(size) }) as const
       const parts = [long(600), { ...image, data: png.repeat(100) }, long(200)]
@@ -266,7 +266,7 @@ describe("Tool.content", () => {
       }
     )
 
-  it.effect("M-18, M-19: of texts that are too long together the head and the tail are kept, with one notice", () =>
+  it.effect("M-18, M-19: texts too long together keep their head and tail, with one notice", () =>
     Effect.gen(function*() {
       const limit = Policy.standard.resultLimit
       const notices = /\[truncated: (\d+) characters in all, (\d+) shown\]/g
@@ -293,7 +293,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(yield* cutOf(["abc", "def"], Policy.standard, 2), ["a…"])
     }))
 
-  it.effect("M-18, M-19: where only the head is kept, it is that of all texts, with one notice", () =>
+  it.effect("M-18, M-19: under allm and falai texts too long together keep only their head, with one notice", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.allm, Policy.falai]) {
         assert.deepStrictEqual(
@@ -306,7 +306,7 @@ describe("Tool.content", () => {
       }
     }))
 
-  it.effect("M-19: StreamingToolExecutor emits the parts", () =>
+  it.effect("M-19: a StreamingToolExecutor emits parts", () =>
     Effect.gen(function*() {
       const executor = yield* StreamingToolExecutor.make()
       yield* executor.addTool(call, showing([text, image]))
@@ -315,7 +315,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(updates[0]?.result?.content, [text, image])
     }).pipe(Effect.scoped))
 
-  it.effect("M-19: a session keeps them, in memory and in a journal, from a tool, an approved call and a submission", () =>
+  it.effect("M-19: a session keeps parts of a tool, an approved call and a submission, in memory and in a journal", () =>
     Effect.gen(function*() {
       const tools = [showing([text, image])]
       const opened = yield* Session.open("s")
@@ -355,7 +355,7 @@ describe("Tool.content", () => {
       })
     }))
 
-  it.effect("M-19: the fold of the wire form has the same thread", () =>
+  it.effect("M-19: events read from the wire fold to the same thread", () =>
     Effect.gen(function*() {
       const events = yield* Stream.runCollect(Chat.stream("go", { tools: [showing([text, image, paper])] })).pipe(
         Effect.provide(Script.layer(script))
@@ -366,7 +366,7 @@ describe("Tool.content", () => {
       assert.deepStrictEqual(folded.thread.messages[2]?.content, [text, image, paper])
     }))
 
-  it("M-19: events round-trip through JSON", () => {
+  it("M-19: events with parts survive JSON", () => {
     const codec = Schema.toCodecJson(Event.Event)
     const events: ReadonlyArray<Event.Event> = [
       { _tag: "ToolResultEncoded", id: "c0", content: [text, image, paper] },
@@ -417,7 +417,7 @@ const hostileLines = [
   "[file: application/octet-stream, at \"ftp://example.com/a.bin\"]"
 ]
 
-describe("Tool.content on the wire", () => {
+describe("Tool.content on a wire", () => {
   const chat = (parts: ReadonlyArray<Message.Part>) =>
     bodyOf(
       (url) => OpenAiChat.layer(url),
@@ -431,7 +431,7 @@ describe("Tool.content on the wire", () => {
   const gemini = (parts: ReadonlyArray<Message.Part>) =>
     bodyOf((url) => Gemini.layer(url), Gemini.body(Gemini.chunk([{ text: "ok" }]), Gemini.finish("STOP")), parts)
 
-  it.effect("M-19: Anthropic: blocks in the tool_result, a line for what has none", () =>
+  it.effect("M-19: Anthropic gets blocks in the tool_result, and a line for unsupported content", () =>
     Effect.gen(function*() {
       const body = yield* anthropic([text, image, paper, archive])
       assert.deepStrictEqual(body.messages.at(-1).content[0].content, [
@@ -450,7 +450,7 @@ describe("Tool.content on the wire", () => {
       )
     }))
 
-  it.effect("M-19: Responses: parts of the function_call_output, a line for what has none", () =>
+  it.effect("M-19: Responses gets parts of the function_call_output, and a line for unsupported content", () =>
     Effect.gen(function*() {
       const body = yield* responses([text, image, paper, archive])
       assert.deepStrictEqual(body.input.at(-1), {
@@ -467,7 +467,7 @@ describe("Tool.content on the wire", () => {
       assert.strictEqual((yield* responses(hostile)).input.at(-1).output, hostileLines.join("\n"))
     }))
 
-  it.effect("M-19: Chat Completions: after the answers of the turn, and a line for content it cannot carry", () =>
+  it.effect("M-19: Chat Completions gets content after the answers of the turn, and a line for unsupported content", () =>
     Effect.gen(function*() {
       const body = yield* chat([text, image, paper, archive])
       assert.deepStrictEqual(body.messages.slice(-2), [
@@ -488,7 +488,7 @@ describe("Tool.content on the wire", () => {
       })
     }))
 
-  it.effect("M-19: Gemini: inline data after the function responses, and a line for unsupported content", () =>
+  it.effect("M-19: Gemini gets inline data after the function responses, and a line for unsupported content", () =>
     Effect.gen(function*() {
       const body = yield* gemini([text, image, paper, archive])
       assert.deepStrictEqual(body.contents.slice(-2), [
@@ -524,7 +524,7 @@ describe("Tool.content on the wire", () => {
       }
     }))
 
-  it.effect("M-19: AI SDK: output of type content, and a line for an invalid address", () =>
+  it.effect("M-19: AI SDK gets output of type content, and a line for an invalid address", () =>
     Effect.gen(function*() {
       const upload = { type: "file", url: "file-123", mediaType: "application/pdf" } as const
       const { messages } = yield* ToolRunner.run([call], [showing([text, image, upload])])
@@ -545,7 +545,7 @@ describe("Tool.content on the wire", () => {
       }
     }))
 
-  it.effect("M-19: AI SDK: models that would write content as JSON get it after the results, in all versions", () =>
+  it.effect("M-19: AI SDK in every version sends images after the results to a model that would write them as JSON", () =>
     Effect.gen(function*() {
       const { messages } = yield* ToolRunner.run([call], [showing([text, image, archive])])
       const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]
@@ -573,7 +573,7 @@ describe("Tool.content on the wire", () => {
       parts
     ).pipe(Effect.map((body) => body.messages.at(-1).content[0].content))
 
-  it.effect("M-19: AI SDK: content that Anthropic's package would drop from a result is named in a line, and text files are texts", () =>
+  it.effect("M-19: AI SDK for Anthropic gets text files as texts, and a line for content its package would drop", () =>
     Effect.gen(function*() {
       const note = { type: "file", mediaType: "text/markdown", data: btoa("# Note"), filename: "a.md" } as const
       const json = { type: "file", mediaType: "application/json", data: "{\"a\":1}" } as const
@@ -598,7 +598,7 @@ describe("Tool.content on the wire", () => {
       assert.strictEqual(yield* resultOf([unknown]), "[image: of unknown type, 6 bytes]")
     }))
 
-  it.effect("M-19: AI SDK: models of Chat Completions get what their version can write, and a line for the rest", () =>
+  it.effect("M-19: AI SDK sends Chat Completions the files that its version can write, and a line for other files", () =>
     Effect.gen(function*() {
       const note = { type: "file", mediaType: "text/plain", data: "Hi", filename: "a.txt" } as const
       const far = { type: "file", mediaType: "application/pdf", url: "https://example.com/a.pdf" } as const
@@ -620,7 +620,7 @@ describe("Tool.content on the wire", () => {
       }
     }))
 
-  it.effect("M-19: effect/ai: content for the model, and a text with lines for those that read none", () =>
+  it.effect("M-19: effect/ai gets content for the model, and a text with lines for models without content", () =>
     Effect.gen(function*() {
       const { messages } = yield* ToolRunner.run([call], [showing([text, image, archive])])
       const thread = [Message.user("go"), Message.assistant("", [call]), ...messages]

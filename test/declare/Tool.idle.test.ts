@@ -89,7 +89,7 @@ const answered = (
   )
 
 describe("G79: progress keeps a call past its idle time", () => {
-  it.effect("G79: however long it takes, where there is no total time, and not past that", () =>
+  it.effect("progress keeps a call alive without limit, and with a total time up to that time", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* answered([moving("slow", 20, 99, { timeout: { idle: 30 } })]), [2_000, "moved"])
       const patient = moving("slow", 25_000, 50, { timeout: { idle: "30 seconds" } })
@@ -103,7 +103,7 @@ describe("G79: progress keeps a call past its idle time", () => {
       assert.deepStrictEqual(yield* answered([endless]), [50, failed("never", "50 ms")])
     }))
 
-  it.effect("G79: at the last moment, and no longer than the idle time behind the last progress", () =>
+  it.effect("progress counts up to the last moment, and a call ends one idle time after its last progress", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* answered([moving("slow", 29, 3, { timeout: { idle: 30 } })]), [116, "moved"])
       assert.deepStrictEqual(yield* answered([moving("slow", 31, 3, { timeout: { idle: 30 } })]), [30, silent("slow")])
@@ -118,7 +118,7 @@ describe("G79: progress keeps a call past its idle time", () => {
       assert.deepStrictEqual(yield* answered([stops]), [47, silent("doing")])
     }))
 
-  it.effect("G79: a further attempt is no progress, and the progress of a handler that is stopped keeps nothing", () =>
+  it.effect("a further attempt is no progress, and a stopping handler's progress keeps no call alive", () =>
     Effect.gen(function*() {
       const again = doing(() => Effect.andThen(Effect.sleep(20), Effect.fail("busy")), { retry: Schedule.recurs(5) })
       assert.deepStrictEqual(yield* answered([again]), [30, silent("doing")])
@@ -130,7 +130,7 @@ describe("G79: progress keeps a call past its idle time", () => {
       assert.include(content, "timed out after 30 ms of idle time, without progress; it has not stopped")
     }))
 
-  it.effect("G79: progress that no reader gets counts, and costs one timer an idle time", () =>
+  it.effect("unread progress counts, and costs one timer for each idle time", () =>
     Effect.gen(function*() {
       const clock = yield* Clock.Clock
       const sleeps: Array<number> = []
@@ -170,7 +170,7 @@ describe("G79: progress keeps a call past its idle time", () => {
         ),
       "a step": () =>
         Effect.provide(Step.run("go"), Script.layer([[delay(20), text("a"), delay(20), text("b"), finish("stop")]])),
-      "calls alone": () =>
+      "calls without a model": () =>
         ToolRunner.run(calling("a", "b", "c"), typed(held("a", 20), held("b", 20), held("c", 20)), {
           maxConcurrency: 1
         }),
@@ -213,7 +213,7 @@ describe("G79: progress keeps a call past its idle time", () => {
         )
     })
   ) {
-    it.effect(`G79: an event of a run inside is progress: ${what}`, () =>
+    it.effect(`events of a nested run are progress (${what})`, () =>
       Effect.gen(function*() {
         const { at, value } = yield* elapsed(ToolRunner.run(calling("doing"), typed(doing(run))))
         assert.isUndefined(value.messages[0]?.isError, String(value.messages[0]?.content))
@@ -223,7 +223,7 @@ describe("G79: progress keeps a call past its idle time", () => {
       }))
   }
 
-  it.effect("G79: a sub-agent, a tool of an agent, and one that hangs", () =>
+  it.effect("a streaming sub-agent or agent tool stays alive, and a hanging one times out at its idle time", () =>
     Effect.gen(function*() {
       const model = Script.layer([[delay(20), text("a"), delay(20), text("b"), finish("stop")]])
       const chat = () => Stream.provide(Chat.stream("go"), model)
@@ -245,7 +245,7 @@ describe("G79: progress keeps a call past its idle time", () => {
 })
 
 describe("G80: a call without progress ends at its idle time", () => {
-  it.effect("G80: and the calls beside it do not", () =>
+  it.effect("a call without progress ends at its idle time, and the calls beside it continue", () =>
     Effect.gen(function*() {
       const tools = [never(), moving("slow", 20, 4), held("quick", 10)]
       const calls = calling("never", "slow", "quick", "never")
@@ -265,7 +265,7 @@ describe("G80: a call without progress ends at its idle time", () => {
       assert.deepStrictEqual(check(events).filter(({ law }) => law !== "frame"), [])
     }))
 
-  it.effect("G80: wherever the limit is given; a plain duration is a total time, and 30 seconds are the default", () =>
+  it.effect("the idle time of tool, run or application applies, a plain duration is a total time, and 30 seconds the default", () =>
     Effect.gen(function*() {
       const toolTimeout = { idle: 30 } as const
       const model = Script.layer([asks("never"), says("done")])
@@ -297,7 +297,7 @@ describe("G80: a call without progress ends at its idle time", () => {
       assert.strictEqual(yield* at(ran()), 30_000)
     }))
 
-  it.effect("G80: a stop while a call is idle cancels it, once, and a deadline does", () =>
+  it.effect("a stop or a deadline during the idle time cancels a call once", () =>
     Effect.gen(function*() {
       const stops = { cancel: Effect.sleep(20), toolTimeout: { idle: 30 } }
       const { events, line } = yield* watched(ToolRunner.stream(calling("never"), typed(never()), stops))
@@ -314,7 +314,7 @@ describe("G80: a call without progress ends at its idle time", () => {
       assert.deepStrictEqual(yield* answered([never()], late), [30, silent("never")])
     }))
 
-  it.effect("G80: onToolError decides about it, and reads which limit has passed", () =>
+  it.effect("onToolError decides about an idle call, and its error names the passed limit", () =>
     Effect.gen(function*() {
       const asked: Array<unknown> = []
       const onToolError = (_: Message.ToolCall, error: unknown) =>
@@ -329,7 +329,7 @@ describe("G80: a call without progress ends at its idle time", () => {
       })
     }))
 
-  it.effect("G80: code that reports no progress has the shorter one of both limits", () =>
+  it.effect("a gate, a decoder or an encoder without progress has the shorter of both limits", () =>
     Effect.gen(function*() {
       const guarded = doing(() => Effect.void, { timeout: "infinity", authorize: () => Effect.never })
       const [at, content] = yield* answered([guarded], { toolTimeout: { idle: 30 } })
@@ -352,7 +352,7 @@ describe("G80: a call without progress ends at its idle time", () => {
       assert.strictEqual((yield* written)[0], 31)
     }))
 
-  it.effect("G80: a handler that blocks the thread past its idle time is answered like any other", () =>
+  it.effect("a handler that blocks the thread past its idle time times out, and progress afterwards rescues the call", () =>
     Effect.gen(function*() {
       const clock = yield* Clock.Clock
       let blocked = 0n
@@ -370,11 +370,11 @@ describe("G80: a call without progress ends at its idle time", () => {
     }))
 })
 
-describe("G79: the time in which a run inside only waits for permits does not count", () => {
+describe("G79: the time that a nested run only waits for permits", () => {
   const one = Limits.layer({ permits: 1 })
   const account = { limits: [{ key: "account", permits: 1 }] }
 
-  it.effect("G79: for a permit that another call has, also two levels below", () =>
+  it.effect("waiting for a permit of another call does not count as idle, also two levels below", () =>
     Effect.gen(function*() {
       // While the agent's run is alive the other call has the only permit.
       const inner = (depth: number): Effect.Effect<unknown, any, any> =>
@@ -391,7 +391,7 @@ describe("G79: the time in which a run inside only waits for permits does not co
       assert.deepStrictEqual(value.messages.map(({ isError }) => isError), [undefined, undefined])
     }))
 
-  it.effect("G79: for a key that another run has, and then its idle time begins anew", () =>
+  it.effect("waiting for a key of another run does not count as idle, and the idle time begins anew afterwards", () =>
     Effect.gen(function*() {
       const other = ToolRunner.run(calling("busy"), typed(held("busy", 500, account)))
       const ran = (leaf: number, timeout: Tool.TimeoutInput = { idle: 30 }) =>
@@ -407,7 +407,7 @@ describe("G79: the time in which a run inside only waits for permits does not co
       assert.deepStrictEqual(yield* ran(29, { idle: 30, total: 100 }), [100, failed("doing", "100 ms in total")])
     }))
 
-  it.effect("G79: for its own permit that the handler has lent to its run", () =>
+  it.effect("waiting for the permit that a handler lent to its run does not count as idle", () =>
     Effect.gen(function*() {
       const inside = () => ToolRunner.run(calling("leaf"), typed(held("leaf", 10)))
       // The other call gets the permit before the run inside does, or behind it.
@@ -417,7 +417,7 @@ describe("G79: the time in which a run inside only waits for permits does not co
       assert.notInclude(String(content), "timeout")
     }))
 
-  it.effect("G79: it counts where anything of the handler's runs is at work meanwhile", () =>
+  it.effect("waiting counts as idle where another call of the handler's runs is at work", () =>
     Effect.gen(function*() {
       const busy = ToolRunner.run(calling("busy"), typed(held("busy", 500, account)))
       const ran = (inside: () => Effect.Effect<unknown, any, any>) =>
@@ -445,7 +445,7 @@ describe("G79: the time in which a run inside only waits for permits does not co
       assert.strictEqual(at, 501)
     }))
 
-  it.effect("G79: also where what can stop the run inside is an effect", () =>
+  it.effect("waiting does not count as idle in a nested run whose cancel is an effect", () =>
     Effect.gen(function*() {
       yield* Effect.forkChild(ToolRunner.run(calling("busy"), typed(held("busy", 500, account))), {
         startImmediately: true
@@ -454,7 +454,7 @@ describe("G79: the time in which a run inside only waits for permits does not co
       assert.strictEqual((yield* answered([doing(inside)]))[0], 501)
     }))
 
-  it.effect("G79: a call that has waited in the run and is stopped there is progress", () =>
+  it.effect("stopping a call that waits in a nested run is progress", () =>
     Effect.gen(function*() {
       yield* Effect.forkChild(ToolRunner.run(calling("busy"), typed(held("busy", 500, account))), {
         startImmediately: true
@@ -468,7 +468,7 @@ describe("G79: the time in which a run inside only waits for permits does not co
     }))
 })
 
-describe("G80: calls that an earlier process or run began", () => {
+describe("G80: a call begun by an earlier process or run", () => {
   const model = Script.layer([[toolCall("c0", "work"), finish("tool_calls")], says("done")])
   const work = (options: object, handler: (call: Tool.CallContext) => Effect.Effect<unknown>) =>
     Tool.make("work", { parameters: {}, timeout: { idle: 30 }, ...options, handler: (_, call) => handler(call) })
@@ -478,7 +478,7 @@ describe("G80: calls that an earlier process or run began", () => {
   const answerOf = (session: Session.Session) =>
     String(session.thread.messages.find(({ toolCallId }) => toolCallId !== undefined)?.content)
 
-  it.effect("G80: an approved call", () =>
+  it.effect("an approved call has the idle time of its tool", () =>
     Effect.gen(function*() {
       for (const [handler, expected, at] of [[() => Effect.never, silent("work"), 30], [moves, "moved", 80]] as const) {
         const tools = typed(work({ approval: true }, handler))
@@ -492,7 +492,7 @@ describe("G80: calls that an earlier process or run began", () => {
       }
     }))
 
-  it.effect("G80: a call that is started again behind a kill, at every record", () =>
+  it.effect("a call retried after a kill at any record has the idle time of its tool", () =>
     Effect.gen(function*() {
       const records = yield* Effect.gen(function*() {
         const opened = yield* Session.open("s")
@@ -514,7 +514,7 @@ describe("G80: calls that an earlier process or run began", () => {
       }
     }))
 
-  it.effect("G80: a kept sub-agent, whose run is recorded", () =>
+  it.effect("a kept sub-agent has the idle time of its tool", () =>
     Effect.gen(function*() {
       const chat = (millis: number) => () =>
         Stream.provide(
@@ -533,7 +533,7 @@ describe("G80: calls that an earlier process or run began", () => {
     }))
 })
 
-describe("G79: limits that cannot be used are refused, by their names", () => {
+describe("G79: an unusable limit", () => {
   const wrong: ReadonlyArray<readonly [limits: unknown, message: RegExp]> = [
     [
       {},
@@ -549,7 +549,7 @@ describe("G79: limits that cannot be used are refused, by their names", () => {
     [{ seconds: -5 }, /(timeout|toolTimeout) must be a duration above zero/i]
   ]
 
-  it.effect("G79: of a tool, of runs and of an application", () =>
+  it.effect("an unusable limit of a tool, a run or an application is refused by its name", () =>
     Effect.gen(function*() {
       for (const [limits, message] of wrong) {
         const bad = limits as never
@@ -594,7 +594,7 @@ describe("G97: a wait for a budget", () => {
   // One request at a time has its reserve.
   const budget = Budget.make({ outputTokens: 100 }, { outputReserve: 60 })
 
-  it.effect("G97: a sub-agent that waits for what another run has reserved is not idle, and is idle behind it", () =>
+  it.effect("a sub-agent waiting for budget reserved by another run is not idle, and can be idle afterwards", () =>
     Effect.gen(function*() {
       for (const [idle, own, answer] of [[30, 20, "second"], [30, 40, silent("second")]] as const) {
         const { at, value } = yield* elapsed(Effect.provide(run(idle, own), Limits.layer({ budget })))
@@ -603,14 +603,14 @@ describe("G97: a wait for a budget", () => {
       }
     }))
 
-  it.effect("G97: the total time passes during the wait", () =>
+  it.effect("the total time passes during a wait for a budget", () =>
     Effect.gen(function*() {
       const { at, value } = yield* elapsed(Effect.provide(run(30, 20, 50), Limits.layer({ budget })))
       assert.strictEqual(contents(value)[1]?.[1], failed("second", "50 ms in total"))
       assert.strictEqual(at, 100)
     }))
 
-  it.effect("G97: a wait in an account of the caller's own counts neither", () =>
+  it.effect("a wait in a custom budget does not count as idle", () =>
     Effect.gen(function*() {
       const slow = Budget.from({ reserve: () => Effect.as(Effect.sleep(80), true), settle: () => Effect.void })
       const { value } = yield* elapsed(

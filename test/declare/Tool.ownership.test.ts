@@ -65,7 +65,7 @@ const grandchild = (
   })
 
 describe("M-09: what a run owns", () => {
-  it.effect("M-09: the guide to stopping documents it next to call.promise, and its example holds", () =>
+  it.effect("M-09: the guide to stopping names unowned promises and processes next to call.promise, and its example runs", () =>
     Effect.gen(function*() {
       const guide = readSource("docs/stopping.md")
       const said = guide.text.slice(guide.text.indexOf("`call.promise` waits for"))
@@ -95,7 +95,7 @@ describe("M-09: what a run owns", () => {
       }
     }))
 
-  it.effect("M-09: call.promise waits for it, and it is named when the grace period is over", () =>
+  it.effect("M-09: a run waits for call.promise, and names its call after the grace period", () =>
     Effect.gen(function*() {
       const { run, state } = deaf()
       const options = { cancel: Effect.sleep(10), grace: 1000 }
@@ -115,7 +115,7 @@ describe("M-09: what a run owns", () => {
       assert.isFalse(state.hasEnded)
     }))
 
-  it.live("M-09: ChildProcess ends the processes that its process has started", () =>
+  it.live("M-09: ChildProcess ends the processes started by its process", () =>
     Effect.gen(function*() {
       const pid = yield* grandchild((told) =>
         Effect.flatMap(ChildProcessSpawner, (spawner) =>
@@ -127,7 +127,7 @@ describe("M-09: what a run owns", () => {
       assert.isFalse(isAlive(pid))
     }).pipe(Effect.provide(NodeServices.layer)))
 
-  it.live("M-09: execFile with a signal leaves them running", () =>
+  it.live("M-09: execFile with a signal leaves the processes started by its process running", () =>
     Effect.gen(function*() {
       const pid = yield* grandchild((told, call) =>
         call.promise((signal) =>

@@ -6,8 +6,8 @@ import { join } from "node:path"
 import { bundle } from "../../scratchpad/crash/bundle.ts"
 import { bound, limit } from "../support/until.ts"
 
-describe("a handler that asks and is killed", { timeout: limit }, () => {
-  it.live("W-29: has each of its answers once, whichever boundary it is killed at, and in its recovery", () =>
+describe("a killed handler with resumable questions", { timeout: limit }, () => {
+  it.live("W-29: the handler receives each answer once, killed at any boundary and again in its recovery", () =>
     Effect.gen(function*() {
       const program = yield* Effect.promise(() => bundle(join(import.meta.dirname, "../fixtures/killedAsking.ts")))
       const { attempts, kills, points, violations } = yield* everyKill(program, { timeout: bound, again: "random" })

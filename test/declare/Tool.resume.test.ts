@@ -56,8 +56,8 @@ const whole = [
 
 const conversation = ["user Book", "assistant", "tool 3 seats: yes", "assistant Enjoy."]
 
-describe("a handler that asks and is started again", () => {
-  it.effect("W-29: gets the answer and its state in a new attempt of the same key, as often as it asks", () =>
+describe("Tool.askUser with resume", () => {
+  it.effect("W-29: the handler receives answer and state in a new attempt with the same key, for each question", () =>
     Effect.gen(function*() {
       const { attempts, tools } = booking()
       const asked = yield* Session.reply(Session.make(), "Book", { tools })
@@ -85,7 +85,7 @@ describe("a handler that asks and is started again", () => {
       assert.lengthOf(new Set(attempts.map(({ key }) => key)), 1)
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: asks its gates and for its approval once", () =>
+  it.effect("W-29: a handler with two questions asks its approval once, and its gate before and after the approval", () =>
     Effect.gen(function*() {
       const gates: Array<string> = []
       const { attempts, tools } = booking({
@@ -102,7 +102,7 @@ describe("a handler that asks and is started again", () => {
       assert.deepStrictEqual(gates, ["c0", "c0"])
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: in events, public or raw, and in the results of runs its state is nowhere", () =>
+  it.effect("W-29: the state appears in no event, public or raw, and in no run result", () =>
     Effect.gen(function*() {
       const { tools } = booking()
       const events: Array<Event.Event> = []
@@ -122,7 +122,7 @@ describe("a handler that asks and is started again", () => {
       assert.include(JSON.stringify(asked.session), "c4n4ry")
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: the laws of events hold, and without a session its question ends the run", () =>
+  it.effect("W-29: the events of a question keep the laws, and without a session the question ends the run", () =>
     Effect.gen(function*() {
       const { tools } = booking()
       const events = yield* Stream.runCollect(Chat.stream("Book", { tools }))
@@ -145,7 +145,7 @@ describe("a handler that asks and is started again", () => {
       assert.deepStrictEqual(folded.suspensions, session.suspensions)
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: a question whose time is over is answered with its default, and without one the call is denied", () =>
+  it.effect("W-29: an expired question is answered with its default answer, and without a default the call is denied", () =>
     Effect.gen(function*() {
       for (const [defaultAnswer, expected] of [[2, "tool got 2"], [undefined, "denied"]] as const) {
         const ask = Tool.make("book", {
@@ -173,7 +173,7 @@ describe("a handler that asks and is started again", () => {
       }
     }))
 
-  it.effect("W-29: a user who goes on ends the calls that wait, without another attempt", () =>
+  it.effect("W-29: a message that denies pending questions ends their calls without another attempt", () =>
     Effect.gen(function*() {
       const { attempts, tools } = booking()
       const asked = yield* Session.reply(Session.make(), "Book", { tools })
@@ -193,7 +193,7 @@ describe("a handler that asks and is started again", () => {
       replies[1]
     ]))))
 
-  it.effect("W-29: in a sub-agent, too", () =>
+  it.effect("W-29: a handler of a sub-agent receives answer and state in a new attempt", () =>
     Effect.gen(function*() {
       const { attempts, tools } = booking()
       const agent = Tool.fromChat("agent", { parameters: {}, chat: () => Chat.stream("Book", { tools }) })
@@ -223,13 +223,13 @@ const stores = {
 }
 
 for (const [name, store] of Object.entries(stores)) {
-  describe(`a kept handler that asks (${name})`, () => {
+  describe(`a resumable question in a kept session (${name})`, () => {
     const records = Effect.gen(function*() {
       const { read } = yield* Session.Store
       return Array.from(yield* Stream.runCollect(read("s")), ({ record }) => record)
     })
 
-    it.effect("W-29: goes from waiting back to asked in the journal, by the process that answers or by another one", () =>
+    it.effect("W-29: the journal has each question, answer and attempt in order, with each step in a fresh session", () =>
       Effect.gen(function*() {
         const { attempts, tools } = booking()
         const opened = yield* Session.open("s")
@@ -273,7 +273,7 @@ for (const [name, store] of Object.entries(stores)) {
         ])
       }).pipe(Effect.provide(Layer.merge(Script.layer(replies), store)), Effect.scoped))
 
-    it.effect("W-29: a snapshot keeps what waits, and what was answered and has not run", () =>
+    it.effect("W-29: a snapshot keeps a waiting question, and an answer whose attempt has not run", () =>
       Effect.gen(function*() {
         const { attempts, tools } = booking()
         yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "Book", { tools }))
@@ -292,7 +292,7 @@ for (const [name, store] of Object.entries(stores)) {
       }).pipe(Effect.provide(Layer.merge(Script.layer(replies), store)), Effect.scoped))
 
     for (const [flag, ended] of [["idempotent", "tool got 3"], ["none", "unknown_effect"]] as const) {
-      it.effect(`W-29: one that is interrupted after its answer goes by its flags: ${flag}`, () =>
+      it.effect(`W-29: an attempt interrupted after its answer is retried or unknown by the flags of its tool (${flag})`, () =>
         Effect.gen(function*() {
           const seen: Array<Tool.CallContext["resumed"]> = []
           let isHeld = true

@@ -78,9 +78,9 @@ const refusal = (parameters: unknown): string => {
 
 const jsonSchemaOf = (parameters: any): any => Tool.definition(Tool.make("t", { parameters })).parameters
 
-describe("parameters of another library", () => {
+describe("a schema of another library", () => {
   for (const [library, parameters] of Object.entries(libraries)) {
-    it.effect(`M-30: ${library}: the model is offered its JSON Schema, and the handler gets what it makes of the arguments`, () =>
+    it.effect(`M-30: the model gets the JSON Schema of ${library}, and the handler the arguments that ${library} decodes`, () =>
       Effect.gen(function*() {
         const schema = jsonSchemaOf(parameters)
         assert.deepInclude(schema, { type: "object", required: ["city"] })
@@ -95,7 +95,7 @@ describe("parameters of another library", () => {
         assert.deepStrictEqual(given, { city: " Oslo ", units: ["C"] })
       }))
 
-    it.effect(`M-30: ${library}: what does not fit is answered, naming every place, and the handler is not called`, () =>
+    it.effect(`M-30: arguments invalid for ${library} are answered with every place, and the handler is not called`, () =>
       Effect.gen(function*() {
         const { content, received } = yield* called(parameters, { city: 1, days: "5", units: ["K"] })
         assert.isUndefined(received)
@@ -105,7 +105,7 @@ describe("parameters of another library", () => {
         assert.match(told.error + told.details, /number/)
       }))
 
-    it.effect(`M-30: ${library}: strict modes and Gemini take it`, () =>
+    it.effect(`M-30: strict modes and Gemini accept the JSON Schema of ${library}`, () =>
       Effect.sync(() => {
         const schema = jsonSchemaOf(parameters)
         const strict = Option.getOrThrow(StrictSchema.rewrite(schema, StrictSchema.openAi))
@@ -113,7 +113,7 @@ describe("parameters of another library", () => {
         assert.deepInclude(openApi(schema), { type: "OBJECT", required: ["city"] })
       }))
 
-    it.effect(`M-30: ${library}: a whole run`, () =>
+    it.effect(`M-30: a run with parameters of ${library} answers valid and invalid calls`, () =>
       Effect.gen(function*() {
         const tool = Tool.make("weather", {
           parameters: parameters as typeof libraries.zod,
@@ -135,7 +135,7 @@ describe("parameters of another library", () => {
       }))
   }
 
-  it.effect("M-30: a schema that answers with a promise is waited for", () =>
+  it.effect("M-30: a call waits for a schema that validates with a promise", () =>
     Effect.gen(function*() {
       // A Valibot schema that is asynchronous has no JSON Schema of its own, so it is given one.
       const valibot = {
@@ -156,7 +156,7 @@ describe("parameters of another library", () => {
       assert.include((yield* called(arktype, { city: 1 })).content, "invalid_arguments")
     }))
 
-  it.effect("M-30: a schema that changes what it is given does not change the call that the model made", () =>
+  it.effect("M-30: a schema that changes its input does not change the call of the model", () =>
     Effect.gen(function*() {
       const changing = {
         "~standard": {
@@ -188,7 +188,7 @@ describe("parameters of another library", () => {
       }
     }))
 
-  it("M-30: a schema that refers to itself can be sent and read", () => {
+  it("M-30: a recursive schema can be sent and read", () => {
     interface Tree {
       readonly name: string
       readonly children: ReadonlyArray<Tree>
@@ -210,7 +210,7 @@ describe("parameters of another library", () => {
     assert.deepStrictEqual(exit, Exit.succeed(tree))
   })
 
-  it("M-30: what has no JSON Schema is refused with the mend, when the tool is made", () => {
+  it("M-30: Tool.make refuses a schema without a JSON Schema, and says how to provide a JSON Schema", () => {
     assert.match(refusal(v.object({ city: v.string() })), /parameters must have a JSON Schema.*toStandardJsonSchema/)
     assert.match(refusal(z.object({ at: z.date() })), /parameters must have a JSON Schema: Date cannot be represented/)
     assert.match(refusal(type({ at: "Date" })), /parameters must have a JSON Schema.*date/)
@@ -220,7 +220,7 @@ describe("parameters of another library", () => {
     assert.match(refusal({ "~standard": { ...old["~standard"], vendor: "other" } }), /~standard\.jsonSchema/)
   })
 
-  it("M-30: constraints that JSON Schema cannot express are left out of it, and still checked", () => {
+  it("M-30: constraints that JSON Schema cannot express are left out of the JSON Schema, and still checked", () => {
     const checked = toStandardJsonSchema(
       v.object({ city: v.pipe(v.string(), v.check((city) => city !== "x", "no x")) })
     )
@@ -234,20 +234,20 @@ describe("parameters of another library", () => {
     }
   })
 
-  it("M-30: a schema of anything is offered as an object", () => {
+  it("M-30: a schema that accepts any value is offered as an object", () => {
     for (const anything of [z.any(), type("unknown"), Schema.Unknown, Schema.Any]) {
       assert.deepStrictEqual(jsonSchemaOf(anything), { type: "object" })
     }
   })
 
-  it("M-30: Schema by its standard interface is Schema", () => {
+  it("M-30: the standard interface of an Effect Schema gives the JSON Schema of that Schema", () => {
     const standard = Schema.toStandardJSONSchemaV1(Schema.Struct({ n: Schema.Number }))
     assert.deepStrictEqual(jsonSchemaOf(standard).properties, { n: { type: "number" } })
   })
 })
 
-describe("parameters that are no schema of an object", () => {
-  it("M-30: a shorthand and mixed fields are refused, naming the field", () => {
+describe("parameters without a schema of an object", () => {
+  it("M-30: shorthand or mixed fields are refused by the name of the field", () => {
     assert.match(refusal({ city: "string" }), /parameters\.city must be a Schema.*got: "string"/)
     assert.match(refusal({ city: Schema.String, days: { type: "number" } }), /parameters\.days must be a Schema/)
     assert.match(refusal({ city: Schema.String, days: "number" }), /parameters\.days must be a Schema/)
@@ -261,7 +261,7 @@ describe("parameters that are no schema of an object", () => {
     assert.match(refusal({ type: "object", properties: { city: "string" } }), /properties\.city is "string"/)
   })
 
-  it("M-30: a root that no object fits is refused, in every notation", () => {
+  it("M-30: a root that accepts no object is refused in every notation, and a root that accepts objects is offered", () => {
     const roots: ReadonlyArray<unknown> = [
       Schema.String,
       Schema.Number,
@@ -298,7 +298,7 @@ describe("parameters that are no schema of an object", () => {
     for (const object of objects) assert.isObject(jsonSchemaOf(object))
   })
 
-  it("M-30: a value that is no plain object is refused", () => {
+  it("M-30: parameters that are no plain object are refused", () => {
     class Shape {
       readonly type = "object"
     }
@@ -308,7 +308,7 @@ describe("parameters that are no schema of an object", () => {
   })
 })
 
-describe("durations", () => {
+describe("a duration option", () => {
   it("M-30: \"infinity\" means no limit for every timeout", () => {
     const tool = Tool.make("t", { parameters: {}, timeout: "infinity", answerWithin: "infinity" })
     assert.isFalse(Duration.isFinite(tool.timeout as Duration.Duration))
@@ -319,7 +319,7 @@ describe("durations", () => {
     }
   })
 
-  it("M-30: a limit of time that is zero or less is refused, naming the option", () => {
+  it("M-30: a duration that is zero or negative where it must not be is refused by the name of its option", () => {
     for (const wrong of [0, -1, "0 seconds", Duration.zero, Duration.negativeInfinity]) {
       for (const option of ["idleTimeout", "connectTimeout", "firstChunkTimeout"]) {
         const make = () => OpenAiChat.layer({ model: "m", [option]: wrong } as any)

@@ -55,7 +55,7 @@ describe("Tool.make", () => {
     }
   })
 
-  it("names have 1 to 64 letters, digits, underscores and dashes", () => {
+  it("a tool name has 1 to 64 letters, digits, underscores and dashes", () => {
     for (const name of ["", "a b", "a.b", "ä", "a".repeat(65), "a\n"]) {
       assert.include(refusal(name, { parameters: {} }), "the name must have 1 to 64", JSON.stringify(name))
     }
@@ -64,13 +64,13 @@ describe("Tool.make", () => {
     }
   })
 
-  it("names that are tool choices are reserved", () => {
+  it("the names of tool choices are reserved", () => {
     for (const name of ["auto", "none", "required"]) {
       assert.include(refusal(name, { parameters: {} }), "the name must not be auto, none or required")
     }
   })
 
-  it("flags are true or false, and null is neither", () => {
+  it("a flag is true or false, and not null", () => {
     for (const flag of ["readOnly", "destructive", "idempotent", "openWorld", "manual", "compact"]) {
       for (const value of [null, undefined, 1, "true"]) {
         assert.include(refusal("tool", { parameters: {}, [flag]: value }), `${flag} must be true or false`)
@@ -91,7 +91,7 @@ describe("Tool.make", () => {
     }
   })
 
-  it("concurrency and interrupt have two words each", () => {
+  it("concurrency is \"shared\", \"exclusive\" or a function, and interrupt is \"cancel\" or \"block\"", () => {
     assert.include(refusal("tool", { parameters: {}, concurrency: "serial" }), "concurrency must be")
     assert.include(refusal("tool", { parameters: {}, concurrency: null }), "concurrency must be")
     assert.include(refusal("tool", { parameters: {}, interrupt: "never" }), "interrupt must be")
@@ -113,7 +113,7 @@ describe("Tool.make", () => {
     assert.isFalse(Duration.isFinite(made({ timeout: Duration.infinity }).timeout as Duration.Duration))
   })
 
-  it("what becomes of a call that may have had its effect is one of four words, or found out", () => {
+  it("afterCrash takes four words, and excludes lookUp and manual", () => {
     for (const afterCrash of ["retry", "report", "ask", "fail"]) {
       assert.strictEqual(made({ afterCrash }).afterCrash, afterCrash)
     }
@@ -132,7 +132,7 @@ describe("Tool.make", () => {
     assert.include(refusal("tool", { parameters: {}, afterCrash: "ask", manual: true }), "afterCrash needs a handler")
   })
 
-  it("such a call is tried again where that does no harm, and else reported", () => {
+  it("by default a call with an unknown effect is retried if read-only or idempotent, and otherwise reported", () => {
     const of = (options: object) => Effect.runSync(afterCrashOf(made(options), {}))
     assert.deepStrictEqual(
       [{}, { destructive: true }, { readOnly: true }, { idempotent: true }].map(of),
@@ -141,7 +141,7 @@ describe("Tool.make", () => {
     assert.deepStrictEqual([{ readOnly: true, afterCrash: "ask" }, { afterCrash: "retry" }].map(of), ["ask", "retry"])
   })
 
-  it("J-23: a limit of result characters is a whole number, zero for none", () => {
+  it("J-23: maxResultChars is a whole number, where zero means no limit", () => {
     for (const maxResultChars of [-1, 1.5, Number.NaN, "10"]) {
       assert.include(refusal("tool", { parameters: {}, maxResultChars }), "maxResultChars must be a whole number")
     }
@@ -150,7 +150,7 @@ describe("Tool.make", () => {
 })
 
 describe("Tool.definition", () => {
-  it("struct fields and a Schema give the same JSON Schema, a raw one is sent as it is", () => {
+  it("struct fields and a Schema give the same JSON Schema, and a raw JSON Schema is sent unchanged", () => {
     const fields = { city: Schema.String, days: Schema.optionalKey(Schema.Int) }
     const raw = { type: "object", properties: { city: { type: "string" } }, "x-mine": true } as const
     const schemaOf = (parameters: any) => Tool.definition(Tool.make("t", { parameters })).parameters
@@ -159,7 +159,7 @@ describe("Tool.definition", () => {
     assert.strictEqual(schemaOf(raw), raw)
   })
 
-  it("a schema that refers to itself carries its definitions", () => {
+  it("a recursive schema carries its definitions", () => {
     interface Tree {
       readonly children: ReadonlyArray<Tree>
     }
@@ -170,14 +170,14 @@ describe("Tool.definition", () => {
     assert.deepStrictEqual(Object.keys(parameters["$defs"] as object), ["Tree"])
   })
 
-  it("a schema that has a name of its own is described at the root, not behind a reference", () => {
+  it("a schema with an identifier is described at the root, without a reference", () => {
     const Named = Schema.Struct({ city: Schema.String }).annotate({ identifier: "City", description: "where" })
     const { parameters } = Tool.definition(Tool.make("t", { parameters: Named }))
     assert.deepInclude(parameters, { type: "object", required: ["city"] })
     assert.notProperty(parameters, "$ref")
   })
 
-  it("name and description are part of the definition, and the empty parameters are an object", () => {
+  it("a definition has name and description, and empty parameters are an object", () => {
     const definition = Tool.definition(Tool.make("t", { description: "what", parameters: {} }))
     assert.deepInclude(definition, { name: "t", description: "what" })
     assert.strictEqual(definition.parameters["type"], "object")
@@ -188,12 +188,12 @@ describe("Tool parameters", () => {
   const decode = (parameters: any, input: unknown) =>
     Effect.runSyncExit(Tool.make("t", { parameters }).parameters.decode(input) as Effect.Effect<unknown>)
 
-  it("decode what fits, from JSON", () => {
+  it("valid arguments are decoded from JSON", () => {
     const exit = decode({ at: Schema.Date, n: Schema.Finite }, { at: "1970-01-01T00:00:00.000Z", n: 1 })
     assert.deepStrictEqual(exit, Exit.succeed({ at: new Date(0), n: 1 }))
   })
 
-  it("refuse what does not fit, naming every place", () => {
+  it("invalid arguments are refused with the name of every wrong member", () => {
     const exit = decode({ a: Schema.String, b: Schema.Finite }, { a: 1, b: "x" })
     assert.isTrue(Exit.isFailure(exit))
     const text = String((exit as Exit.Failure<never, never>).cause)
@@ -270,7 +270,7 @@ describe("Tool parameters", () => {
     }
   })
 
-  it("M-13: a value that is no number is refused with an error that asks for a number, for every kind of number", () => {
+  it("M-13: any value other than a number is refused with an error that asks for a number, for every kind of number", () => {
     const error = (schema: Schema.Constraint, n: unknown) =>
       String((decode({ n: schema }, { n }) as Exit.Failure<never, never>).cause)
     for (const schema of [Schema.Number, Schema.Finite, Schema.Int, Schema.Number.check(Schema.isGreaterThan(3))]) {
@@ -285,21 +285,21 @@ describe("Tool parameters", () => {
     assert.include(error(own, "5"), "how many?")
   })
 
-  it("M-13: a number encoded as text is still decoded by its schema", () => {
+  it("M-13: a number encoded as text is decoded by its own schema", () => {
     assert.deepStrictEqual(decode({ n: Schema.NumberFromString }, { n: "5" }), Exit.succeed({ n: 5 }))
     assert.deepStrictEqual(decode({ n: Schema.FiniteFromString }, { n: "5" }), Exit.succeed({ n: 5 }))
     const words = Schema.Literals(["NaN", "Infinity"])
     assert.deepStrictEqual(decode({ n: words }, { n: "NaN" }), Exit.succeed({ n: "NaN" }))
   })
 
-  it("M-30: a raw JSON Schema may name its types in capitals, as Gemini's own form does", () => {
+  it("M-30: a raw JSON Schema may name its types in Gemini's capitals", () => {
     const parameters = { type: "OBJECT", properties: { city: { type: "STRING" } }, required: ["city"] }
     const tool = Tool.make("t", { parameters, handler: () => Effect.succeed("ok") })
     assert.deepStrictEqual(Tool.definition(tool).parameters, parameters)
     assert.throws(() => Tool.make("t", { parameters: { type: "STRING" } }), TypeError, "must describe an object")
   })
 
-  it("of a raw JSON Schema are any object, and nothing but an object", () => {
+  it("a raw JSON Schema accepts any object, and nothing other than an object", () => {
     assert.deepStrictEqual(decode({ type: "object" }, { any: [1] }), Exit.succeed({ any: [1] }))
     assert.isTrue(Exit.isFailure(decode({ type: "object" }, [1])))
     assert.isTrue(Exit.isFailure(decode({ type: "object" }, "x")))
@@ -307,7 +307,7 @@ describe("Tool parameters", () => {
 })
 
 describe("Tool outcomes", () => {
-  it("R-009: the constructors give plain data that carries an invisible mark", () => {
+  it("R-009: an outcome constructor returns plain data with an invisible mark", () => {
     assert.deepStrictEqual({ ...Tool.askUser("Which?") }, { _tag: "AskUser", question: "Which?", opts: [] })
     assert.deepStrictEqual({ ...Tool.halt("done", 1) }, { _tag: "Halt", reason: "done", result: 1 })
     assert.deepStrictEqual({ ...Tool.ok(1) }, { _tag: "Ok", value: 1 })
@@ -316,13 +316,13 @@ describe("Tool outcomes", () => {
     assert.strictEqual(JSON.stringify(Tool.halt("done", 1)), "{\"_tag\":\"Halt\",\"reason\":\"done\",\"result\":1}")
   })
 
-  it("the three decisions of an error policy", () => {
+  it("ErrorDecision has the decisions continue, halt and fail", () => {
     assert.deepStrictEqual(Tool.ErrorDecision.continue(1), { _tag: "Continue", replacement: 1 })
     assert.deepStrictEqual(Tool.ErrorDecision.halt, { _tag: "Halt" })
     assert.deepStrictEqual(Tool.ErrorDecision.fail("e"), { _tag: "Fail", error: "e" })
   })
 
-  it("a tool error reads as the contract words it", () => {
+  it("the message of a ToolError names tool, reason and detail", () => {
     assert.strictEqual(new Tool.ToolError({ reason: "timeout" }).message, "tool error: timeout")
     assert.strictEqual(new Tool.ToolError({ reason: "timeout", toolName: "t" }).message, "tool error (t): timeout")
     assert.strictEqual(

@@ -60,15 +60,15 @@ const sources: Readonly<Record<string, any>> = {
   "a choice of choices": { anyOf: [{ anyOf: [a] }, { allOf: [b] }] }
 }
 
-describe("O-14: a root that is a choice", () => {
-  it.effect("O-14: an object in the capitals of Gemini goes out as it is", () =>
+describe("O-14: parameters whose root is a choice", () => {
+  it.effect("O-14: a schema with types in Gemini's capitals is sent unchanged", () =>
     Effect.gen(function*() {
       const parameters = { type: "OBJECT", properties: { city: { type: "STRING" } }, required: ["city"] }
       assert.deepStrictEqual(yield* offered(parameters), parameters)
     }))
 
   for (const [name, parameters] of Object.entries(sources)) {
-    it.effect(`O-14: is one object: ${name}`, () =>
+    it.effect(`O-14: the parameters are sent as one object: ${name}`, () =>
       Effect.gen(function*() {
         const schema = yield* offered(parameters)
         assert.strictEqual(schema["type"], "object")
@@ -80,7 +80,7 @@ describe("O-14: a root that is a choice", () => {
       }))
   }
 
-  it.effect("O-14: an intersection has the members of both", () =>
+  it.effect("O-14: an intersection has the members of both parts", () =>
     Effect.gen(function*() {
       const schema = yield* offered(z.object({ a: z.string() }).and(z.object({ b: z.string().optional() })))
       assert.deepStrictEqual([schema["type"], Object.keys(schema["properties"]), schema["required"]], [
@@ -92,7 +92,7 @@ describe("O-14: a root that is a choice", () => {
       assert.notProperty(schema, "description")
     }))
 
-  it.effect("O-14: members beside a reference are added to those that it names", () =>
+  it.effect("O-14: members beside a reference are added to the members of its target", () =>
     Effect.gen(function*() {
       const part = { $ref: "#/$defs/part", properties: { k: { const: "b" }, b: { type: "number" } }, required: ["k"] }
       const $defs = { part: { type: "object", properties: { p: { type: "string" } }, required: ["p"] } }
@@ -105,7 +105,7 @@ describe("O-14: a root that is a choice", () => {
       assert.include(choice["description"], `{ k: "a", a } or { p, k: "b", b? }`)
     }))
 
-  it.effect("O-14: conditions beside members, fixed arguments, `not` and nullable objects", () =>
+  it.effect("O-14: conditions, fixed arguments, `not` and nullable objects are sent as one object", () =>
     Effect.gen(function*() {
       const conditions = yield* offered({
         type: "object",
@@ -134,7 +134,7 @@ describe("O-14: a root that is a choice", () => {
       assert.deepStrictEqual(yield* offered({ properties: { a: {} } }), { type: "object", properties: { a: {} } })
     }))
 
-  it.effect("O-14: one that is an object already goes out as it is", () =>
+  it.effect("O-14: parameters that are already one object are sent unchanged", () =>
     Effect.gen(function*() {
       const schema = {
         type: "object",
@@ -193,8 +193,8 @@ const called = [
   [Script.text("done"), Script.finish("stop")]
 ]
 
-describe("O-14: a tool that cannot be one object", () => {
-  it.effect("O-14: is left out, with a warning; a call of it is one of an unknown tool, and the turn goes on", () =>
+describe("O-14: a tool whose parameters cannot be one object", () => {
+  it.effect("O-14: the tool is left out with a warning, its call is of an unknown tool, and the turn continues", () =>
     Effect.gen(function*() {
       const logs: Array<unknown> = []
       const logger = Logger.make(({ message }) => logs.push(message))
@@ -211,7 +211,7 @@ describe("O-14: a tool that cannot be one object", () => {
       assert.deepStrictEqual(told, leftOutTools.map(({ name, reason }) => `the tool "${name}" is left out: ${reason}`))
     }))
 
-  it.effect("O-14: streamed as awaited, over the wire, in a session, and none where nothing is left out", () =>
+  it.effect("O-14: leftOutTools is the same streamed, awaited, from the wire and in a session, and otherwise absent", () =>
     Effect.gen(function*() {
       const awaited = yield* Chat.run("go", { tools, requestId: "r" }).pipe(Effect.provide(Script.layer(called)))
       const events = yield* Stream.runCollect(Chat.stream("go", { tools, requestId: "r" })).pipe(
@@ -230,7 +230,7 @@ describe("O-14: a tool that cannot be one object", () => {
       assert.notProperty(whole, "leftOutTools")
     }))
 
-  it.effect("O-14: forced by `toolChoice` it is unknown", () =>
+  it.effect("O-14: a toolChoice that forces the left-out tool fails the run as unknown_tool", () =>
     Effect.gen(function*() {
       const error = yield* Effect.flip(
         Chat.run("go", { tools, toolChoice: { name: "elsewhere" } }).pipe(Effect.provide(Script.layer(called)))
@@ -239,7 +239,7 @@ describe("O-14: a tool that cannot be one object", () => {
       assert.include(error.message, "has no target")
     }))
 
-  it.effect("O-14: under `unknownTool: \"failTurn\"` a call of it fails the turn", () =>
+  it.effect("O-14: a call of the left-out tool fails the turn under `unknownTool: \"failTurn\"`", () =>
     Effect.gen(function*() {
       const policy: Policy.Policy = { ...Policy.standard, start: "afterTurn", unknownTool: "failTurn" }
       const error = yield* Effect.flip(
@@ -249,10 +249,10 @@ describe("O-14: a tool that cannot be one object", () => {
     }))
 })
 
-describe("O-14: a request of a program's own", () => {
+describe("O-14: a request of the program's own", () => {
   const protocols = { Chunks, Responses, Anthropic, Gemini }
   for (const [name, { stream }] of Object.entries(protocols)) {
-    it.effect(`O-14: ${name}: its tools are one object each, and one that cannot be is left out`, () =>
+    it.effect(`O-14: ${name} sends each tool as one object, and leaves out a tool that cannot be one object`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ status: 400, pieces: ["{}"] }))
         const parameters = { type: "object", anyOf: [a, b] }

@@ -37,7 +37,7 @@ const nextTools: ReadonlyArray<
 
 describe("the version of a tool", () => {
   for (const [name, next, expected] of nextTools) {
-    it.effect(`W-30: an approval is for the version that asked for it: ${name}, in a session that is data`, () =>
+    it.effect(`W-30: an approved call ends as ${expected} when its session, as data, continues with ${name}`, () =>
       Effect.gen(function*() {
         const { runs, tools } = next
         runs.length = 0
@@ -49,7 +49,7 @@ describe("the version of a tool", () => {
         assert.notProperty(session, "versions")
       }).pipe(Effect.provide(model)))
 
-    it.effect(`W-30: an approval is for the version that asked for it: ${name}, in a session that is kept`, () =>
+    it.effect(`W-30: an approved call ends as ${expected} when its kept session continues with ${name}`, () =>
       Effect.gen(function*() {
         const { runs, tools } = next
         runs.length = 0
@@ -85,7 +85,7 @@ describe("the version of a tool", () => {
       ["had started", "ToolProgress", "unknown_effect"]
     ] as const
   ) {
-    it.effect(`W-30: of a run that is resumed with another version, a call that ${name} is ${expected}`, () =>
+    it.effect(`W-30: a call that ${name} is ${expected} when its run is resumed with another version`, () =>
       Effect.gen(function*() {
         const reply = Session.keepStream(
           yield* Session.open("s"),
@@ -99,7 +99,7 @@ describe("the version of a tool", () => {
       }).pipe(Effect.provide(Layer.merge(model, Session.Store.layerMemory)), Effect.scoped))
   }
 
-  it("is a text", () => {
+  it("the version of a tool is a string", () => {
     assert.throws(() => Tool.make("t", { parameters: {}, version: 1 as never }), /version must be a string/)
   })
 })
