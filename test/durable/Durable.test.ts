@@ -45,7 +45,7 @@ const uncut = Effect.gen(function*() {
 })
 
 describe("Durable.layer", () => {
-  it.effect("D-20: the runs of a program go on where they were, at every record of all journals", () =>
+  it.effect("D-20: a program started again behind any record of its journals resumes its runs", () =>
     Effect.gen(function*() {
       const whole = yield* uncut
       for (let length = 0; length <= whole.written.length; length++) {
@@ -72,7 +72,7 @@ describe("Durable.layer", () => {
       assert.deepStrictEqual([world, asked], [[], []], "what has ended is not done again")
     }))
 
-  it.effect("afterCrash decides about calls of tools that say nothing", () =>
+  it.effect("afterCrash decides about started calls of tools without an own afterCrash", () =>
     Effect.gen(function*() {
       const { written } = yield* uncut
       const cut = written.findIndex(({ record }) => record._tag === "CallStarted" && record.toolCallId === "q") + 1
@@ -95,7 +95,7 @@ describe("Durable.layer", () => {
       assert.deepInclude(error, { _tag: "SessionClaimed", reason: "held", owner: "here" })
     }))
 
-  it.effect("a run that cannot be recorded dies with the error of the store", () =>
+  it.effect("a program whose run cannot be recorded dies with the error of the store", () =>
     Effect.gen(function*() {
       const { written } = yield* uncut
       for (let limit = 0; limit < written.length; limit++) {
@@ -108,7 +108,7 @@ describe("Durable.layer", () => {
       }
     }))
 
-  it.effect("runs that are given the same have a journal each, and all of them go with the id", () =>
+  it.effect("two runs with the same input have a journal each, and deleting the id removes both", () =>
     Effect.gen(function*() {
       const same = Effect.gen(function*() {
         yield* Effect.all([Chat.run("same"), Chat.run("same")]).pipe(Effect.provide(Durable.layer({ id: "p" })))
@@ -120,7 +120,7 @@ describe("Durable.layer", () => {
       assert.deepStrictEqual(yield* Effect.provide(same, [model, Session.Store.layerMemory]), [2, 0])
     }))
 
-  it.effect("a question of a nested run fails its call, since nothing could answer it there", () =>
+  it.effect("a question of a nested run fails its call", () =>
     Effect.gen(function*() {
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
       const run = Chat.run("go", { tools: [agent("inner", [ask])] }).pipe(Effect.provide(Durable.layer({ id: "p" })))

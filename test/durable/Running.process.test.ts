@@ -48,7 +48,7 @@ const test = (title: string, program: Effect.Effect<void, never, Scope.Scope>) =
 
 describe("the worker process of the guide", () => {
   test(
-    "N-05: ends its call after a SIGTERM, and hands the run over",
+    "N-05: the guide's worker process ends its call after a SIGTERM and hands the run over",
     Effect.gen(function*() {
       const filename = path.join(yield* Processes.folder, "sessions.db")
       const first = yield* work(filename)

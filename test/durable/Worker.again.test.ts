@@ -159,9 +159,9 @@ const prompt = names.filter((name) =>
   scenarios[name]?.meanwhile === undefined && scenarios[name]?.outages === undefined
 )
 
-describe("a run behind another one", () => {
+describe("a run behind another run", () => {
   for (const second of names) {
-    it.effect(`is as one alone: ${second}`, () =>
+    it.effect(`a run behind another run is the same as alone: ${second}`, () =>
       Effect.gen(function*() {
         const alone = yield* played([second])
         assert.isNotEmpty(alone.events)
@@ -173,12 +173,16 @@ describe("a run behind another one", () => {
   }
 
   for (const second of prompt) {
-    it.effect(`is as one alone, also in the same drive: ${second}`, () =>
-      Effect.gen(function*() {
-        const alone = yield* played([second], true)
-        for (const first of new Set([second, ...sampleOf(prompt, 3)])) {
-          assert.deepStrictEqual(yield* played([first, second], true), alone, `${second} behind ${first}`)
-        }
-      }), 120_000)
+    it.effect(
+      `a run behind another run in the same drive is the same as alone: ${second}`,
+      () =>
+        Effect.gen(function*() {
+          const alone = yield* played([second], true)
+          for (const first of new Set([second, ...sampleOf(prompt, 3)])) {
+            assert.deepStrictEqual(yield* played([first, second], true), alone, `${second} behind ${first}`)
+          }
+        }),
+      120_000
+    )
   }
 })

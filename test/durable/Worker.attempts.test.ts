@@ -43,7 +43,7 @@ const claimOf = (id: string) => Effect.map(Session.inspect(id), (found) => found
 /** Long enough for every attempt, and an hour where all of it is tried. */
 const long = share < 1 ? "10 minutes" : "1 hour"
 
-describe("what fails each time", () => {
+describe("a run that fails each time", () => {
   const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })
   const strict = Tool.make("strict", {
     parameters: { city: Schema.NonEmptyString },
@@ -63,13 +63,13 @@ describe("what fails each time", () => {
     "an onToolError that fails the run over wrong arguments": [fails, calls("strict")],
     "a haltWhen that dies": [{ haltWhen: dies }, calls("look")],
     "an onEvent that dies": [{ onEvent: dies }, calls("look")],
-    "options that are none": [{ maxTurns: -1 }, calls("look")],
+    "options with a wrong value": [{ maxTurns: -1 }, calls("look")],
     "an option that does not exist": [{ nope: 1 }, calls("look")],
-    "an update of the context that is too large to be recorded": [{}, calls("put")],
-    "a reply that is too large to be recorded": [{}, [Script.text(large), Script.finish("stop")]]
+    "a context update too large to be recorded": [{}, calls("put")],
+    "a reply too large to be recorded": [{}, [Script.text(large), Script.finish("stop")]]
   } as const
   for (const [what, [options, reply]] of Object.entries(cases)) {
-    it.effect(`N-10, N-39: is given up after maxFailures: ${what}`, () =>
+    it.effect(`N-10, N-39: a worker gives a run up after maxFailures: ${what}`, () =>
       simulated(Effect.gen(function*() {
         const model = yield* Script.make(Array.from({ length: 100 }, () => reply))
         let givenUp = 0
@@ -95,7 +95,7 @@ describe("what fails each time", () => {
   }
   for (const [why, end] of Object.entries(ends)) {
     for (const [what, [options]] of Object.entries(cases)) {
-      it.effect(`N-10, Q-14: a run that ${why} ends has its end: ${what}`, () =>
+      it.effect(`N-10, Q-14: ${why} ends an interrupted run, also under a worker with ${what}`, () =>
         simulated(Effect.gen(function*() {
           const wait = Tool.make("wait", {
             parameters: {},
@@ -123,7 +123,7 @@ describe("what fails each time", () => {
     }
   }
 
-  it.effect("N-39: a hook of the worker that dies ends no run", () =>
+  it.effect("N-39: a run completes although the hooks of its worker die", () =>
     simulated(Effect.gen(function*() {
       const model = Script.layer([calls("look"), [Script.text("Done."), Script.finish("stop")]])
       const died = {
@@ -139,7 +139,7 @@ describe("what fails each time", () => {
     })))
 })
 
-describe("a sub-agent", () => {
+describe("a sub-agent of a leaving worker", () => {
   const look = Tool.make("look", {
     parameters: {},
     readOnly: true,
@@ -164,7 +164,7 @@ describe("a sub-agent", () => {
   for (const interrupt of ["block", "cancel"] as const) {
     const options = { run: () => ({ tools: [agent(interrupt)], grace: 1000 }), term: 6000, drain: 300 }
 
-    it.effect(`N-05: is continued by the next owner, with interrupt: "${interrupt}"`, () =>
+    it.effect(`N-05: the next owner continues a sub-agent with interrupt: "${interrupt}"`, () =>
       simulated(Effect.gen(function*() {
         yield* Session.submit("s", "go")
         const { leave } = yield* working(options, model)
@@ -176,7 +176,7 @@ describe("a sub-agent", () => {
         assert.deepStrictEqual([session.status, answersIn(session)], ["completed", ["inner done"]])
       })))
 
-    it.effect(`N-09: is named as stopped, and keeps no claim, with interrupt: "${interrupt}"`, () =>
+    it.effect(`N-09: a stopped sub-agent with interrupt: "${interrupt}" is reported as stopped and keeps no claim`, () =>
       simulated(Effect.gen(function*() {
         yield* Session.submit("s", "go")
         const { leave } = yield* working(options, model)
@@ -189,7 +189,7 @@ describe("a sub-agent", () => {
   }
 })
 
-describe("a call that failed once and waits for its next attempt", () => {
+describe("a failed call waiting for its next attempt", () => {
   const pay = Tool.make("pay", {
     parameters: {},
     timeout: "1 minute",
@@ -213,7 +213,7 @@ describe("a call that failed once and waits for its next attempt", () => {
     ).pipe(Effect.provide(model))
   }
   for (const [way, end] of Object.entries(ways)) {
-    it.effect(`N-09: is not told as one that never ran after ${way}`, () =>
+    it.effect(`N-09: a failed call waiting for its next attempt is answered as not tried again after ${way}`, () =>
       simulated(Effect.gen(function*() {
         yield* Session.submit("s", "go")
         const { leave } = yield* working(options, model)
@@ -226,7 +226,7 @@ describe("a call that failed once and waits for its next attempt", () => {
   }
 })
 
-describe("a reply that breaks off while the start of an early call is being recorded", () => {
+describe("a reply that breaks while the start of an early call is being recorded", () => {
   const slow = Layer.effect(
     Session.Store,
     Effect.map(Session.Store, (store) =>
@@ -235,7 +235,7 @@ describe("a reply that breaks off while the start of an early call is being reco
         append: (...args) => Effect.andThen(Effect.sleep(1), store.append(...args))
       }))
   )
-  it.effect("Q-11: leaves a journal that is whole", () =>
+  it.effect("Q-11: a reply that breaks while the start of an early call is being recorded leaves a whole journal", () =>
     simulated(
       Effect.gen(function*() {
         let starts = 0

@@ -240,10 +240,10 @@ const driving = (world: World, { enter }: Door, id: string) =>
     50
   )
 
-describe("a worker drives so many sessions at once", () => {
+describe("a worker's concurrency", () => {
   const cells = rows.flatMap((row) => Object.entries(ends).map(([why, end]) => ({ ...row, why, end })))
   for (const { door, end, prepare, what, why } of sampleOf(cells, 40)) {
-    it.effect(`a place is taken and given back: ${what}, behind ${why}`, () =>
+    it.effect(`a session takes a place and gives the place back: ${what}, behind ${why}`, () =>
       Effect.gen(function*() {
         const given = yield* world({ concurrency: 2, poll: "200 millis", term: "10 minutes" }, door.isElsewhere)
         const { base, gate, state, worker, working } = given
@@ -284,9 +284,9 @@ describe("a worker drives so many sessions at once", () => {
   }
 })
 
-describe("a worker that drives a session already", () => {
+describe("a worker that already drives a session", () => {
   for (const { door, prepare, what } of rows) {
-    it.effect(`takes no second place for it: ${what}`, () =>
+    it.effect(`a driven session takes no second place: ${what}`, () =>
       Effect.gen(function*() {
         const given = yield* world({ concurrency: 2, term: "10 minutes" }, door.isElsewhere)
         const { gate, state, worker, working } = given
@@ -307,7 +307,7 @@ describe("a worker that drives a session already", () => {
 describe("a worker whose claim is revoked", () => {
   const pollMillis = 200
   for (const { door, prepare, what } of rows) {
-    it.effect(`drives the session again after some polls, and not after a term: ${what}`, () =>
+    it.effect(`a worker whose claim is revoked drives the session again within five polls: ${what}`, () =>
       Effect.gen(function*() {
         const given = yield* world({ poll: pollMillis, term: "10 minutes" }, door.isElsewhere)
         const { base, gate, state } = given
@@ -334,7 +334,7 @@ describe("a worker whose sessions another process owns", () => {
   for (const { door, prepare, what } of rows) {
     if (!door.isElsewhere) continue
     for (const isTaken of [true, false]) {
-      it.effect(`passes the session on, with its failed run, and takes ${isTaken ? "no" : "a"} place: ${what}`, () =>
+      it.effect(`a session is passed to its owner with its failed run and takes ${isTaken ? "no" : "a"} place: ${what}`, () =>
         Effect.gen(function*() {
           const given = yield* world({ concurrency: 1, poll: "200 millis", term: "10 minutes" }, true, isTaken)
           const { base, gate, passed, state } = given
@@ -361,7 +361,7 @@ describe("a worker whose sessions another process owns", () => {
   }
 })
 
-describe("the bounds on the time of a worker", () => {
+describe("the time bounds of a worker", () => {
   for (const { door, prepare, what } of rows) {
     const driven = (options: Partial<Worker.Options>) =>
       Effect.gen(function*() {
@@ -372,7 +372,7 @@ describe("the bounds on the time of a worker", () => {
         return given
       })
 
-    it.effect(`poll: a stop is seen by the next look: ${what}`, () =>
+    it.effect(`poll: a worker sees a stop with its next poll: ${what}`, () =>
       Effect.gen(function*() {
         const { working } = yield* driven({ poll: "20 seconds", term: "1 hour" })
         const before = yield* Clock.currentTimeMillis
@@ -382,7 +382,7 @@ describe("the bounds on the time of a worker", () => {
         assert.isAtLeast((yield* Clock.currentTimeMillis) - before, 5_000, "it has not looked each fifth of a second")
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-    it.effect(`poll: a stop is seen at once where the session is asked for: ${what}`, () =>
+    it.effect(`poll: a worker asked for a session sees its stop at once: ${what}`, () =>
       Effect.gen(function*() {
         const { worker, working } = yield* driven({ poll: "20 seconds", term: "1 hour" })
         const before = yield* Clock.currentTimeMillis
@@ -392,7 +392,7 @@ describe("the bounds on the time of a worker", () => {
         assert.isAtMost((yield* Clock.currentTimeMillis) - before, 200)
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-    it.effect(`term: a claim lasts for it, and is renewed within it: ${what}`, () =>
+    it.effect(`term: a claim lasts for the term and is renewed in time: ${what}`, () =>
       Effect.gen(function*() {
         const { base, working } = yield* driven({ term: "90 seconds" })
         const first = (yield* base.claimOf("s"))!
@@ -407,7 +407,7 @@ describe("the bounds on the time of a worker", () => {
         assert.strictEqual(working.size, 1)
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-    it.effect(`drain: a leave waits for a call so long: ${what}`, () =>
+    it.effect(`drain: a leaving worker waits at most the drain for a running call: ${what}`, () =>
       Effect.gen(function*() {
         const { leave, working } = yield* driven({ drain: "7 seconds", term: "1 hour" })
         const leaving = yield* Effect.forkChild(leave, { startImmediately: true })
@@ -418,7 +418,7 @@ describe("the bounds on the time of a worker", () => {
         assert.strictEqual(working.size, 0)
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-    it.effect(`maxFailures: the model is asked so often: ${what}`, () =>
+    it.effect(`maxFailures: a worker bounds the requests to a failing model: ${what}`, () =>
       Effect.gen(function*() {
         const given = yield* world({ maxFailures: 3, poll: "200 millis" }, door.isElsewhere)
         const { base, state } = given

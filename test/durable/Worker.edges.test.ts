@@ -42,11 +42,11 @@ const questions = {
 const settle = (session: Session.Session, { id, kind }: Event.Suspension) =>
   kind === "approval" ? Session.approve(session, id) : Session.answer(session, id, true)
 
-describe("a message that is submitted beside a question", () => {
+describe("a message submitted beside a question", () => {
   for (const [where, base] of Object.entries(stores)) {
     for (const [what, tools] of Object.entries(questions)) {
       for (const when of ["before", "after"] as const) {
-        it.effect(`N-38: waits for its answer: ${what}, submitted ${when} it was asked, ${where}`, () =>
+        it.effect(`N-38: a message submitted ${when} ${what} waits until every waiting call is settled, ${where}`, () =>
           Effect.gen(function*() {
             const names = tools.map(({ name }) => [name, name, {}] as const)
             const model = casting({ go: [names, "Done", "Later"], ask: [[["inner", "inner", {}]], "Asked"] })
@@ -94,8 +94,8 @@ describe("a message that is submitted beside a question", () => {
   }
 })
 
-describe("what is left to do", () => {
-  it.effect("Q-07: is done the same by a worker and by a program of ten lines, from each append of all journals", () =>
+describe("the remaining work of a session", () => {
+  it.effect("Q-07: a worker and a program of ten lines end a session alike from each append of all journals", () =>
     Effect.gen(function*() {
       const { model, toolsOf } = errands
       const appends = yield* errands.appends

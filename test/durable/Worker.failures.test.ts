@@ -77,7 +77,7 @@ const passing: ReadonlySet<string> = new Set([
 const hopeless = reasons.filter((reason) => !passing.has(reason))
 
 describe("a run that cannot succeed", () => {
-  it.effect("N-10: is tried again for each reason that may pass", () =>
+  it.effect("N-10: a worker retries a run for each reason that may pass", () =>
     Effect.gen(function*() {
       const given = reasons.filter((reason) => passing.has(reason))
       assert.lengthOf(given, passing.size)
@@ -93,7 +93,7 @@ describe("a run that cannot succeed", () => {
       }
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-10: is given up at once where the request cannot be sent", () =>
+  it.effect("N-10: a worker gives a run up at once when its request cannot be sent", () =>
     Effect.gen(function*() {
       const { logger, options, seen } = makeSeen()
       let runs = 0
@@ -111,7 +111,7 @@ describe("a run that cannot succeed", () => {
 
   for (const [where, store] of Object.entries(stores)) {
     for (const reason of hopeless) {
-      it.effect(`N-10: is given up at once for ${reason}, and the worker goes on with others, ${where}`, () =>
+      it.effect(`N-10: a worker gives a run up at once for ${reason} and continues with other sessions, ${where}`, () =>
         Effect.gen(function*() {
           const asked: Array<number> = []
           const { logger, options, seen } = makeSeen()
@@ -137,7 +137,7 @@ describe("a run that cannot succeed", () => {
     }
   }
 
-  it.effect("N-10: is given up after five failures in a row over all workers, later each time", () =>
+  it.effect("N-10: two workers give a run up after five failures in a row over both, with growing pauses", () =>
     Effect.gen(function*() {
       const asked: Array<number> = []
       const { logger, options, seen } = makeSeen()
@@ -156,7 +156,7 @@ describe("a run that cannot succeed", () => {
       assert.lengthOf(failed, 4)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-10: is tried again after the pauses that maxFailures tells, from the first one behind each reply", () =>
+  it.effect("N-10: a worker retries with the pauses of maxFailures, from the first pause behind each reply", () =>
     Effect.gen(function*() {
       const asked: Array<number> = []
       const { logger, options, seen } = makeSeen()
@@ -182,7 +182,7 @@ describe("a run that cannot succeed", () => {
       assert.lengthOf(seen.givenUp, 2)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-10: counts from the last reply", () =>
+  it.effect("N-10: failures count from the last reply", () =>
     Effect.gen(function*() {
       const asked: Array<number> = []
       const { logger, options, seen } = makeSeen()
@@ -201,11 +201,11 @@ describe("a run that cannot succeed", () => {
 
   for (
     const [what, model] of [
-      ["the model refuses it", refusing([])],
+      ["the model refuses its request", refusing([])],
       ["its adapter is broken", Adapter.layer({ stream: () => Stream.die(new Error("broken")) })]
     ] as const
   ) {
-    it.effect(`N-10, N-39: is given up where another process began it, and ${what}`, () =>
+    it.effect(`N-10, N-39: a worker gives up a run begun by another process when ${what}`, () =>
       Effect.gen(function*() {
         const { logger, options, seen } = makeSeen()
         const store = yield* Session.Store
@@ -232,7 +232,7 @@ describe("a run that cannot succeed", () => {
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
   }
 
-  it.effect("N-39: that breaks each time is tried later each time, and not for ever", () =>
+  it.effect("N-39: a worker retries a run that always breaks with growing pauses, and then gives the run up", () =>
     Effect.gen(function*() {
       const { logger, options, seen } = makeSeen()
       yield* Session.submit("s", "go")
@@ -255,8 +255,8 @@ describe("a run that cannot succeed", () => {
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
-describe("a run that only waits", () => {
-  it.effect("N-10: for a tool that this worker does not have is not given up, and another one has it", () =>
+describe("a waiting run", () => {
+  it.effect("N-10: a worker without the tool of an approved call keeps the run, and a worker with the tool completes the run", () =>
     Effect.gen(function*() {
       const { logger, options, seen } = makeSeen()
       const model = casting({ go: [[["a", "pay", {}]], "Done"] })
@@ -282,8 +282,8 @@ describe("a run that only waits", () => {
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
-describe("a session that cannot be read", () => {
-  it.effect("N-39: is tried later each time, with a warning, and other sessions go on", () =>
+describe("an unreadable session", () => {
+  it.effect("N-39: a worker retries an unreadable session with growing pauses and warnings, and other sessions continue", () =>
     Effect.gen(function*() {
       const { logger, options, seen } = makeSeen()
       const store = yield* Session.Store
@@ -309,7 +309,7 @@ describe("a session that cannot be read", () => {
 })
 
 describe("a settled call", () => {
-  it.effect("that is ready when its run ends begins at once, whatever was settled before", () =>
+  it.effect("an approved call that is ready when its run ends begins at once, whatever was approved before", () =>
     Effect.gen(function*() {
       const { logger, options } = makeSeen()
       const begun: Array<number> = []
@@ -345,9 +345,9 @@ describe("a settled call", () => {
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
-describe("what is due", () => {
+describe("an overdue approval", () => {
   for (const [where, store] of Object.entries(stores)) {
-    it.effect(`a worker expires an approval whose time is over, and continues, ${where}`, () =>
+    it.effect(`a worker expires an overdue approval and continues the run, ${where}`, () =>
       Effect.gen(function*() {
         const { logger, options, seen } = makeSeen()
         const model = casting({ go: [[["a", "pay", {}]], "Done"] })

@@ -10,9 +10,9 @@ import { acts, letGo, type Place, stored } from "./support/work.ts"
 const held = ({ world }: Place, { pid }: Processes.Worker) =>
   find(`hold 1 of ${pid}`, Effect.sync(() => acts(world, "s").find((act) => act.pid === pid && act.what === "hold 1")))
 
-describe("a worker process", () => {
+describe("a killed worker process", () => {
   it.live(
-    "D-01, D-16: that is killed has its session taken over when its term is over, and charges once",
+    "D-01, D-16: the session of a killed worker is taken over after its term, and each charge is made once",
     () =>
       Effect.gen(function*() {
         const store = path.join(yield* Processes.folder, "sessions.db")

@@ -77,9 +77,9 @@ const bankOf = () => {
 
 const go = casting({ go: [[["a", "charge", {}], ["b", "charge", {}]], "Done"] })
 
-describe("a worker that is asked to leave", () => {
+describe("a worker asked to leave", () => {
   for (const [where, store] of Object.entries(stores)) {
-    it.effect(`N-05: lets the call under way end, starts no other, and hands over, ${where}`, () =>
+    it.effect(`N-05: a leaving worker lets the running call end, starts no other call and hands over, ${where}`, () =>
       Effect.gen(function*() {
         const { bank, charge } = bankOf()
         yield* Session.submit("s", "go")
@@ -101,7 +101,7 @@ describe("a worker that is asked to leave", () => {
       }).pipe(Effect.scoped, Effect.provide(store)))
   }
 
-  it.effect("N-05: waits for no blocking call that it holds back", () =>
+  it.effect("N-05: a leaving worker does not wait for a blocking call that has not started", () =>
     Effect.gen(function*() {
       const { bank, charge } = bankOf()
       const nap = Tool.make("nap", { parameters: {}, handler: () => Effect.as(Effect.sleep("500 millis"), "slept") })
@@ -116,7 +116,7 @@ describe("a worker that is asked to leave", () => {
       assert.sameMembers(endsOf(yield* recordsOf("s")), ["a", "b"])
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: hands over at once where no call is under way, and asks no model again", () =>
+  it.effect("N-05: a leaving worker without a running call hands over at once and asks its model no more", () =>
     Effect.gen(function*() {
       let asked = 0
       const silent = Adapter.layer({
@@ -138,7 +138,7 @@ describe("a worker that is asked to leave", () => {
       assert.strictEqual(asked, 1)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: interrupts a call that outlives the drain, and leaves the claim to its term", () =>
+  it.effect("N-05: a leaving worker interrupts a call that outlives the drain and leaves the claim to its term", () =>
     Effect.gen(function*() {
       const { bank, charge } = bankOf()
       yield* Session.submit("s", "go")
@@ -159,7 +159,7 @@ describe("a worker that is asked to leave", () => {
       assert.deepStrictEqual(bank.charged, ["a", "b"])
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: does not answer a call that it holds back, also where its timeout is shorter than the drain", () =>
+  it.effect("N-05: a leaving worker does not answer a held-back call, also when its timeout is shorter than the drain", () =>
     Effect.gen(function*() {
       const { charge } = bankOf()
       const nap = Tool.make("nap", { parameters: {}, handler: () => Effect.as(Effect.sleep("500 millis"), "slept") })
@@ -181,7 +181,7 @@ describe("a worker that is asked to leave", () => {
       assert.strictEqual(briefs, 1)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: waits for the calls of a sub-agent, and not for the sub-agent", () =>
+  it.effect("N-05: a leaving worker waits for the running call of a sub-agent and not for the sub-agent", () =>
     Effect.gen(function*() {
       const { bank, charge } = bankOf()
       const model = casting({
@@ -238,7 +238,7 @@ describe("a worker that is asked to leave", () => {
 
   for (const deep of [1, 2]) {
     for (const leftAfter of ["charge", "reply"] as const) {
-      it.effect(`O-48: gives the claim of a sub-agent back whose calls have ended: ${leftAfter}, ${deep} deep`, () =>
+      it.effect(`O-48: a leaving worker releases the claim when the calls of a sub-agent have ended: ${leftAfter}, ${deep} deep`, () =>
         Effect.gen(function*() {
           const { after, bank, isHeld } = yield* leavingWithin(deep, "20 seconds", leftAfter)
           assert.isFalse(isHeld)
@@ -247,7 +247,7 @@ describe("a worker that is asked to leave", () => {
         }))
     }
 
-    it.effect(`O-48: keeps the claim of a sub-agent with a call whose end is unknown, ${deep} deep`, () =>
+    it.effect(`O-48: a leaving worker keeps the claim while the end of a sub-agent's call is unknown, ${deep} deep`, () =>
       Effect.gen(function*() {
         const { after, bank, isHeld } = yield* leavingWithin(deep, "1 second", "charge")
         assert.isTrue(isHeld)
@@ -256,7 +256,7 @@ describe("a worker that is asked to leave", () => {
       }))
   }
 
-  it.effect("N-05: lets the runs within a call that is under way go on with it", () =>
+  it.effect("N-05: a leaving worker lets the runs within a running call continue", () =>
     Effect.gen(function*() {
       const began = yield* Deferred.make<void>()
       const model = casting({ go: [[["t", "think", {}]], "Done"], deep: [[["n", "nap", {}]], "Deep"] })
@@ -292,7 +292,7 @@ describe("a worker that asks the store for work", () => {
       return { state, layer: Layer.succeed(Session.Store, { ...store, claimUnfinished }) }
     })
 
-  it.effect("N-05: releases what it claims while it leaves", () =>
+  it.effect("N-05: a leaving worker releases a session claimed during its leave", () =>
     Effect.gen(function*() {
       const { layer, state } = yield* asking(Effect.sleep("1 second"))
       yield* Session.submit("s", "go")
@@ -305,7 +305,7 @@ describe("a worker that asks the store for work", () => {
       assert.deepStrictEqual([listed?.next, listed?.claim], ["reply", undefined])
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-42: waits no longer than the grace period for a store that hangs", () =>
+  it.effect("N-42: a leaving worker waits at most the grace period for a hanging store", () =>
     Effect.gen(function*() {
       mayLeave("fibers")
       const { layer, state } = yield* asking(Effect.uninterruptible(Effect.never))
@@ -318,9 +318,9 @@ describe("a worker that asks the store for work", () => {
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 })
 
-describe("a worker whose hooks are under way", () => {
+describe("a worker whose hooks are running", () => {
   for (const hook of ["onEvent", "onEnd", "onGiveUp"] as const) {
-    it.effect(`N-05: lets ${hook} end within the drain`, () =>
+    it.effect(`N-05: a leaving worker lets ${hook} end within the drain`, () =>
       Effect.gen(function*() {
         const told: Array<string> = []
         const tell = (name: string) => Effect.andThen(Effect.sleep("2 seconds"), Effect.sync(() => told.push(name)))
@@ -349,7 +349,7 @@ describe("a worker whose hooks are under way", () => {
 })
 
 describe("a worker whose claim is revoked", () => {
-  it.effect("stops what it runs with the next poll, and a worker takes the session up again", () =>
+  it.effect("a worker whose claim is revoked stops its call, and a worker resumes the session", () =>
     Effect.gen(function*() {
       const calls: Array<string> = []
       const charge = Tool.make("charge", {
@@ -405,20 +405,21 @@ describe("a worker whose hooks or store hang", () => {
 
   const failing = Tool.make("charge", { parameters: {}, handler: () => Effect.succeed("charged") })
 
-  it.effect("N-42: leaves within the grace period of a hung onEvent", () =>
+  it.effect("N-42: a worker with a hanging onEvent leaves within its drain and grace period", () =>
     leaves(
       { onEvent: (_, { _tag }) => _tag === "ToolExecutionStarted" ? Effect.ensuring(Effect.never, hang) : Effect.void },
       [bankOf().charge()]
     ))
 
-  it.effect("N-42: leaves within the grace period of a hung onEnd", () => leaves({ onEnd: () => hang }, [failing]))
+  it.effect("N-42: a worker with a hanging onEnd leaves within its drain and grace period", () =>
+    leaves({ onEnd: () => hang }, [failing]))
 
   for (const operation of ["read", "version", "claimOf", "release", "renew"]) {
-    it.effect(`N-42: leaves within the grace period of a store that hangs in ${operation}`, () =>
+    it.effect(`N-42: a worker whose store hangs in ${operation} leaves within its drain and grace period`, () =>
       leaves({}, [bankOf().charge()], [operation]))
   }
 
-  it.effect("leaves no fiber behind where the store refuses an answer", () =>
+  it.effect("a worker whose store refuses an answer leaves no fiber behind", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         const store = yield* Session.Store
@@ -469,7 +470,7 @@ describe("a closed scope around a claim", () => {
       return (yield* Stream.runCollect(Session.list()))[0]!
     })
 
-  it.effect("N-05: records what a handler comes to in the grace period, and gives the claim back", () =>
+  it.effect("N-05: a closed scope records answers given within the grace period and releases the claim", () =>
     Effect.gen(function*() {
       const { bank, charge } = bankOf()
       const { claim } = yield* closing(charge({ interrupt: "block" }), 500)
@@ -478,7 +479,7 @@ describe("a closed scope around a claim", () => {
       assert.isUndefined(claim)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: records nothing of a handler that was only interrupted, and leaves the claim to its term", () =>
+  it.effect("N-05: a closed scope records nothing of an interrupted handler and leaves the claim to its term", () =>
     Effect.gen(function*() {
       const { bank, charge } = bankOf()
       const { claim } = yield* closing(charge(), 500)
@@ -489,7 +490,7 @@ describe("a closed scope around a claim", () => {
       assert.deepStrictEqual(kept.interrupted?.calls.map(({ state }) => state), ["Started", "Started"])
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: records an answer whose writing was under way", () =>
+  it.effect("N-05: a closed scope records an answer whose encoding was in progress", () =>
     Effect.gen(function*() {
       const { bank, charge } = bankOf()
       const slow = Layer.succeed(Encoder.Encoder, {
@@ -501,7 +502,7 @@ describe("a closed scope around a claim", () => {
       assert.isUndefined(claim)
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: of a program with `Durable.layer` leaves the claim to its term where a call is started", () =>
+  it.effect("N-05: an interrupted program with `Durable.layer` leaves the claim to its term while a call is started", () =>
     Effect.gen(function*() {
       const { bank, charge } = bankOf()
       const program = Chat.run("go", { tools: [charge()] }).pipe(
@@ -517,7 +518,7 @@ describe("a closed scope around a claim", () => {
       assert.strictEqual((yield* Effect.flip(program))._tag, "SessionClaimed")
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-05: an operation that the store stops in the middle of a call keeps its claim", () =>
+  it.effect("N-05: a worker whose store refuses the end of a call keeps its claim", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const { bank, charge } = bankOf()

@@ -13,7 +13,7 @@ import { share } from "../support/property.ts"
 const model = casting({})
 
 describe("a worker of many messages", () => {
-  it.live("O-50: holds nothing of the messages that it has answered", () =>
+  it.live("O-50: a worker holds nothing of answered messages", () =>
     Effect.gen(function*() {
       let ended = Deferred.makeUnsafe<void>()
       const context = yield* Layer.build(Worker.layer({

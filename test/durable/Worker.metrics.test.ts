@@ -23,8 +23,8 @@ const counts = Effect.map(
     }))
 )
 
-describe("metrics", () => {
-  it.live("W-22: sessions that are driven, attempts, what is taken over and given up, and claims that are lost", () =>
+describe("worker metrics", () => {
+  it.live("W-22: a worker counts driven sessions, attempts, takeovers, given-up runs and lost claims", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.text("Taken over"), Script.finish("stop")],

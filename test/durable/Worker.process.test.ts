@@ -91,7 +91,7 @@ const note = (line: string) => Effect.sync(() => process.stderr.write(`${line}\n
 for (const [name, makeStore] of Object.entries(stores)) {
   describe(`worker processes over ${name}`, () => {
     test(
-      "take over the sessions of one that was killed, when its term is over",
+      "worker processes take over the sessions of a killed worker when its term is over",
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -121,7 +121,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-25: stop a run of another process: at once, and no effect after its end",
+      "D-25: a stop ends a run of another process at once, and no effect follows its end",
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -152,7 +152,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-10: of two processes that resume at once one has the claim, and the other starts nothing",
+      "D-10: of two processes that resume at once one gets the claim, and the other starts nothing",
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -181,7 +181,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-11: an owner that was frozen and wakes up records nothing behind the next one",
+      "D-11: a frozen owner that wakes up records nothing behind the next owner",
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -219,26 +219,30 @@ for (const [name, makeStore] of Object.entries(stores)) {
         })
     )
 
-    test("D-12: a stop during a takeover is honoured by the next owner", makeStore, (place) =>
-      Effect.gen(function*() {
-        const first = yield* Processes.start(place)
-        yield* Session.submit("s", "charge 1, hold 1 then charge 2")
-        yield* untilActed(place, "s", ({ what }) => what === "hold 1")
-        yield* untilRecorded("s", (record) => isEndOf(record, "charge-0-0"))
-        first.signal("SIGKILL")
-        yield* first.ended
-        const { ended } = yield* Session.stop("s")
-        const waiting = yield* Effect.forkChild(ended)
-        assert.isEmpty((yield* journal("s")).filter(({ _tag }) => _tag === "RunEnded"), "no owner lives")
-        const next = yield* Processes.start(place)
-        const report = yield* Fiber.join(waiting)
-        assert.deepStrictEqual(report.ended, ["charge-0-0"])
-        assert.strictEqual((yield* Session.load("s"))?.session.status, "stopped")
-        assert.isEmpty(actsIn(place.world, "s").filter(({ pid }) => pid === next.pid), "nothing new starts")
-      }))
+    test(
+      "D-12: the next owner honors a stop requested during a takeover",
+      makeStore,
+      (place) =>
+        Effect.gen(function*() {
+          const first = yield* Processes.start(place)
+          yield* Session.submit("s", "charge 1, hold 1 then charge 2")
+          yield* untilActed(place, "s", ({ what }) => what === "hold 1")
+          yield* untilRecorded("s", (record) => isEndOf(record, "charge-0-0"))
+          first.signal("SIGKILL")
+          yield* first.ended
+          const { ended } = yield* Session.stop("s")
+          const waiting = yield* Effect.forkChild(ended)
+          assert.isEmpty((yield* journal("s")).filter(({ _tag }) => _tag === "RunEnded"), "no owner lives")
+          const next = yield* Processes.start(place)
+          const report = yield* Fiber.join(waiting)
+          assert.deepStrictEqual(report.ended, ["charge-0-0"])
+          assert.strictEqual((yield* Session.load("s"))?.session.status, "stopped")
+          assert.isEmpty(actsIn(place.world, "s").filter(({ pid }) => pid === next.pid), "nothing new starts")
+        })
+    )
 
     test(
-      "D-14, D-16: runs on three workers of which one is killed at a time all end, and charge once",
+      "D-14, D-16: all runs on three workers, one killed at a time, end and charge once",
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -277,31 +281,35 @@ for (const [name, makeStore] of Object.entries(stores)) {
 }
 
 describe("worker processes over a Postgres that goes away", () => {
-  it.live("D-15: wait for it, lose nothing and do nothing twice", () =>
-    Effect.gen(function*() {
-      const server = yield* Postgres.server
-      const place = { store: server.url, world: yield* Processes.world, term }
-      yield* Effect.gen(function*() {
-        const workers = yield* Effect.all([Processes.start(place), Processes.start(place)], { concurrency: 2 })
-        const ids = Array.from({ length: 6 }, (_, index) => `s${index}`)
-        for (const id of ids) yield* Session.submit(id, "charge 1, wait 300 then charge 2, wait 300 then charge 3")
-        yield* untilActed(place, "s5", ({ what }) => what === "wait 300")
-        yield* server.stop
-        // Each of them has asked in vain.
-        const warned = Effect.sync(() => fs.readFileSync(logOf(place.world), "utf8"))
-        yield* until("warnings", warned, (text) =>
-          workers.every(({ pid }) =>
-            text.includes(`${pid} the store could not`)
-          ))
-        yield* server.start
-        const patiently = { schedule: Schedule.spaced("100 millis") }
-        yield* Effect.forEach(ids, (id) => Effect.retry(untilStatus(id, "completed"), patiently), {
-          concurrency: "unbounded"
-        })
-        for (const id of ids) {
-          const done = charges(actsIn(place.world, id)).map(({ what }) => what)
-          assert.sameMembers(done, ["charge 1", "charge 2", "charge 3"], id)
-        }
-      }).pipe(Effect.provide(stored(place.store)))
-    }).pipe(Effect.scoped), limit)
+  it.live(
+    "D-15: worker processes wait for a stopped Postgres, lose no run and charge once",
+    () =>
+      Effect.gen(function*() {
+        const server = yield* Postgres.server
+        const place = { store: server.url, world: yield* Processes.world, term }
+        yield* Effect.gen(function*() {
+          const workers = yield* Effect.all([Processes.start(place), Processes.start(place)], { concurrency: 2 })
+          const ids = Array.from({ length: 6 }, (_, index) => `s${index}`)
+          for (const id of ids) yield* Session.submit(id, "charge 1, wait 300 then charge 2, wait 300 then charge 3")
+          yield* untilActed(place, "s5", ({ what }) => what === "wait 300")
+          yield* server.stop
+          // Each of them has asked in vain.
+          const warned = Effect.sync(() => fs.readFileSync(logOf(place.world), "utf8"))
+          yield* until("warnings", warned, (text) =>
+            workers.every(({ pid }) =>
+              text.includes(`${pid} the store could not`)
+            ))
+          yield* server.start
+          const patiently = { schedule: Schedule.spaced("100 millis") }
+          yield* Effect.forEach(ids, (id) => Effect.retry(untilStatus(id, "completed"), patiently), {
+            concurrency: "unbounded"
+          })
+          for (const id of ids) {
+            const done = charges(actsIn(place.world, id)).map(({ what }) => what)
+            assert.sameMembers(done, ["charge 1", "charge 2", "charge 3"], id)
+          }
+        }).pipe(Effect.provide(stored(place.store)))
+      }).pipe(Effect.scoped),
+    limit
+  )
 })

@@ -21,9 +21,9 @@ const isReplied = (records: Journal.Records) =>
 const isOver = (id: string, status: Session.Status) =>
   Effect.map(Session.load(id), (kept) => kept?.session.status === status && Session.next(kept) === "nothing")
 
-describe("a reply that the store does not take", () => {
+describe("a reply that the store refuses", () => {
   for (const reason of ["full", "read_only", "unavailable"] as const) {
-    it.effect(`O-57: is kept while the store is tried, and the model is asked once: ${reason}`, () =>
+    it.effect(`O-57: a refused reply is kept while the store is tried again, and the model is asked once per reply: ${reason}`, () =>
       Effect.gen(function*() {
         const asked: Array<string> = []
         const world: Array<Deed> = []
@@ -58,7 +58,7 @@ describe("a reply that the store does not take", () => {
   }
 
   for (const [where, base] of Object.entries(stores)) {
-    it.effect(`O-57: ends its run by name where it is too large, and the model is asked once, ${where}`, () =>
+    it.effect(`O-57: a reply too large for the store ends its run with that error, and the model is asked once, ${where}`, () =>
       Effect.gen(function*() {
         const asked: Array<string> = []
         const givenUp: Array<unknown> = []

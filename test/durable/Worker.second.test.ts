@@ -33,7 +33,7 @@ const loaded = Effect.map(Session.load("s"), (kept) => kept!)
 const isCompleted = Effect.map(loaded, ({ session }) => session.status === "completed")
 
 describe("the health of an owner", () => {
-  it.effect("is ready again after each time that the store was away", () =>
+  it.effect("a worker is ready again each time its store answers again", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       let isAway = false
@@ -59,7 +59,7 @@ describe("the health of an owner", () => {
       yield* until(isReady, 50)
     })))
 
-  it.effect("asks the store later each time that it is away, and from the beginning behind an answer", () =>
+  it.effect("a worker asks an unavailable store with growing pauses, which start anew behind an answer", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       let isAway = false
@@ -86,7 +86,7 @@ describe("the health of an owner", () => {
       }
     })))
 
-  it.effect("counts the claims of the last five minutes, and the longest of them", () =>
+  it.effect("the health of an owner counts the lost claims of the last five minutes and reports the largest delay among them", () =>
     Effect.gen(function*() {
       const owner = new Owners.Owner(yield* Effect.context<never>())
       const lostAt = (millis: number) => Effect.map(Clock.currentTimeMillis, (now) => owner.lose(millis, now))
@@ -103,7 +103,7 @@ describe("the health of an owner", () => {
       assert.deepStrictEqual(yield* lost, [0, 0])
     }))
 
-  it.effect("counts a session once, as its gauge does, and goes back to 0", () =>
+  it.effect("the health of an owner counts a session once, like its gauge, and returns to 0", () =>
     Effect.gen(function*() {
       const owner = new Owners.Owner(yield* Effect.context<never>())
       const gauge = Effect.map(Metric.value(Owners.metrics.driven), ({ value }) => value)
@@ -125,7 +125,7 @@ describe("the health of an owner", () => {
     }).pipe(Effect.provideService(Metric.MetricRegistry, new Map())))
 })
 
-describe("calls of which one is due", () => {
+describe("a due call beside another waiting call", () => {
   const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
   const tools = [
     { ...pay, name: "soon", answerWithin: "1 minute" as const },
@@ -133,7 +133,7 @@ describe("calls of which one is due", () => {
     { ...pay, name: "never" }
   ]
   for (const order of [["soon", "never"], ["never", "soon"], ["later", "soon"], ["soon", "later"], ["soon", "soon"]]) {
-    it.effect(`expires, and the other one waits for its own time: ${order.join(" and ")}`, () =>
+    it.effect(`a due call expires, and the other call waits for its own time: ${order.join(" and ")}`, () =>
       memory(Effect.gen(function*() {
         const model = casting({ go: [order.map((name, index) => [`c${index}`, name, {}] as const), "Done"] })
         yield* Session.submit("s", "go")
@@ -158,7 +158,7 @@ describe("calls of which one is due", () => {
   }
 })
 
-describe("a call that is settled while its run is under way", () => {
+describe("a call settled while its run is active", () => {
   const kinds = {
     "an approval": {
       gate: Tool.make("gate", { parameters: {}, approval: true, handler: () => Effect.succeed("passed") }),
@@ -178,7 +178,7 @@ describe("a call that is settled while its run is under way", () => {
     }
   }
   for (const [what, { gate, settle }] of Object.entries(kinds)) {
-    it.effect(`continues at once, each time: ${what}`, () =>
+    it.effect(`a call settled while its run is active continues at once, each time: ${what}`, () =>
       memory(Effect.gen(function*() {
         const begun: Array<number> = []
         const slow = Tool.make("slow", {
@@ -213,8 +213,8 @@ describe("a call that is settled while its run is under way", () => {
   }
 })
 
-describe("a retry that is asked for twice", () => {
-  it.effect("is one, and a later failure is tried again", () =>
+describe("a retry requested twice", () => {
+  it.effect("a retry requested twice runs once, and a later failure may be retried", () =>
     memory(Effect.gen(function*() {
       const broken = [Script.text("so"), Script.streamError("network_error")]
       const script = yield* Script.make([broken, broken, [Script.text("Done"), Script.finish("stop")]])
@@ -243,7 +243,7 @@ describe("a retry that is asked for twice", () => {
     })))
 })
 
-describe("replies that were not recorded", () => {
+describe("unrecorded replies", () => {
   const message = (text: string): Event.AdapterEvent => ({
     _tag: "MessageCompleted",
     message: Message.assistant(text),
@@ -271,7 +271,7 @@ describe("replies that were not recorded", () => {
       (events) => Array.from(events, (event) => event._tag === "MessageCompleted" ? event.message.content : event._tag)
     )
 
-  it.effect("are given once, to the run and the step that they are of, and the last of them", () =>
+  it.effect("an unrecorded reply is given once, to its run and step, and the last reply counts", () =>
     Effect.gen(function*() {
       const replies = new Replies.Unrecorded()
       const model = counting(() => true)
@@ -294,7 +294,7 @@ describe("replies that were not recorded", () => {
       assert.deepStrictEqual(yield* ask(fourth.adapter, "r"), ["MessageStarted", "reply 7"])
     }))
 
-  it.effect("are whole", () =>
+  it.effect("only a whole unrecorded reply is given again", () =>
     Effect.gen(function*() {
       const replies = new Replies.Unrecorded()
       let isWhole = false
@@ -306,7 +306,7 @@ describe("replies that were not recorded", () => {
       assert.deepStrictEqual(yield* ask(replies.begin("s", model).adapter, "r"), ["MessageStarted", "reply 2"])
     }))
 
-  it.effect("are those of the last hundred sessions", () =>
+  it.effect("unrecorded replies are kept for the last hundred sessions", () =>
     Effect.gen(function*() {
       const replies = new Replies.Unrecorded()
       const model = counting(() => true)
@@ -319,7 +319,7 @@ describe("replies that were not recorded", () => {
       assert.deepStrictEqual(yield* ask(replies.begin("s0", model).adapter, "r"), ["MessageStarted", "reply 102"])
     }))
 
-  it.effect("are asked for again where the start of an early call was refused within them", () => {
+  it.effect("a run completes after the store has refused the start of its early call", () => {
     const world: Array<Deed> = []
     let refusals = 0
     const store = wrapped((base) => (...append) =>
@@ -345,7 +345,7 @@ describe("replies that were not recorded", () => {
 })
 
 describe("the options of a program", () => {
-  it.effect("have the claim of their owner and term, each time that it is renewed", () =>
+  it.effect("a program holds its claim with the owner and the term of its options at each renewal", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       const claims: Array<unknown> = []

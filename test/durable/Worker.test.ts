@@ -63,7 +63,7 @@ const memory = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
   effect.pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory))
 
 describe("a worker", () => {
-  it.effect("answers what was submitted, in order, and reports each event", () =>
+  it.effect("a worker answers submitted messages in order and reports the end of each run", () =>
     memory(Effect.gen(function*() {
       const seen: Array<string> = []
       const worker = Worker.layer({
@@ -91,7 +91,7 @@ describe("a worker", () => {
       assert.isTrue(yield* isFree("s"))
     })))
 
-  it.effect("goes on when the last call that waits has been settled, by another process", () =>
+  it.effect("a worker continues a run when another process has settled its last waiting call", () =>
     memory(Effect.gen(function*() {
       const model = Script.layer([calling("ask:q", "pay:p"), done])
       yield* Session.submit("s", "go")
@@ -108,7 +108,7 @@ describe("a worker", () => {
       assert.deepStrictEqual(transcript(session.thread).at(-1), "assistant(done)")
     })))
 
-  it.effect("resumes a run that was interrupted, and says what it repeats", () =>
+  it.effect("a worker resumes an interrupted run and marks repeated events as replayed", () =>
     memory(Effect.gen(function*() {
       let ran = 0
       const count = Tool.make("count", { parameters: {}, handler: () => Effect.sync(() => ++ran) })
@@ -142,7 +142,7 @@ describe("a worker", () => {
       assert.include(replayed, "MessageStarted")
     })))
 
-  it.effect("honours a stop of the run that it drives", () =>
+  it.effect("a worker honors a stop of the run it drives", () =>
     memory(Effect.gen(function*() {
       const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.never })
       yield* Session.submit("s", "go")
@@ -157,7 +157,7 @@ describe("a worker", () => {
       assert.strictEqual(yield* statusOf("s"), "stopped")
     })))
 
-  it.effect("tries what fails again, later each time, and loses no message; other sessions go on", () =>
+  it.effect("a worker retries a failed run with growing pauses and loses no message, and other sessions continue", () =>
     memory(Effect.gen(function*() {
       const tries: Array<number> = []
       let isAway = true
@@ -198,7 +198,7 @@ describe("a worker", () => {
       assert.deepStrictEqual(transcript(session.thread), ["user(fails)", "assistant(you said fails)"])
     })))
 
-  it.effect("a message waits until the calls before it are settled, and a session in error goes on with one", () =>
+  it.effect("a message waits until the calls before it are settled, and a session in error continues with the next message", () =>
     memory(Effect.gen(function*() {
       const broken = [Script.text("so"), Script.streamError("network_error")]
       const model = Script.layer([calling("pay:p"), done, broken, done])
@@ -218,7 +218,7 @@ describe("a worker", () => {
       yield* until(Effect.map(statusOf("s"), (status) => status === "completed"))
     })))
 
-  it.effect("drives so many sessions at once, and the others after them", () =>
+  it.effect("a worker drives at most `concurrency` sessions at once and the other sessions after them", () =>
     memory(Effect.gen(function*() {
       const go = yield* Deferred.make<void>()
       let now = 0
@@ -258,7 +258,7 @@ describe("a worker", () => {
       assert.strictEqual(most, 4)
     })))
 
-  it.effect("goes on after its store was away", () =>
+  it.effect("a worker continues after its store was away", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       let isAway = true
@@ -280,7 +280,7 @@ describe("a worker", () => {
       yield* until(Effect.map(statusOf("s"), (status) => status === "completed"))
     })))
 
-  it.effect("a session that is removed at the end of its run is not opened again", () =>
+  it.effect("a session removed at the end of its run is not opened again", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       const lines: Array<string> = []
@@ -297,7 +297,7 @@ describe("a worker", () => {
       assert.deepStrictEqual([yield* store.version("s"), lines], [0, []])
     })))
 
-  it.effect("says what is wrong with its options", () =>
+  it.effect("Worker.layer refuses invalid options with a message that names the option", () =>
     memory(Effect.gen(function*() {
       for (const options of [{ concurrency: 0 }, { poll: 0 }, { term: "Infinity" as const }]) {
         const exit = yield* Effect.exit(
