@@ -41,7 +41,7 @@ describe("Session.Store: memory", () => {
 })
 
 describe("a store with a session's version and without its records", () => {
-  it.live("M-25: Session.open reads such a journal once more, and reports the journal as damaged", () =>
+  it.live("M-25: Session.open reads a journal without its records once more, and reports the journal as damaged", () =>
     Effect.gen(function*() {
       let reads = 0
       const store: Journal.Service = {

@@ -105,9 +105,7 @@ describe("session history", () => {
 
   for (let part = 0; part < parts; part++) {
     it.effect(
-      `law 9: ${runs / parts} generated conversations with random stops keep each protocol, part ${
-        part + 1
-      } of ${parts}`,
+      `law 9: ${runs / parts} conversations with random stops keep each protocol, part ${part + 1} of ${parts}`,
       () =>
         Effect.gen(function*() {
           const seeds = Array.from({ length: runs / parts }, (_, index) => part * (runs / parts) + index)

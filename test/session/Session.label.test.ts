@@ -47,7 +47,7 @@ const said = (id: string, content: string, script: Script.Input = [[text("Hello"
 
 describe("the labels of a session", () => {
   for (const [name, layer] of Object.entries(stores)) {
-    it.live(`W-33: are listed as soon as they are given, each by itself, ${name}`, () =>
+    it.live(`W-33: labels are listed as soon as they are given, each by itself, ${name}`, () =>
       Effect.gen(function*() {
         yield* said("s", "Where does it rain?")
         const since = (yield* Stream.runCollect(Session.list()))[0]?.since
@@ -79,7 +79,7 @@ describe("the labels of a session", () => {
         )
       }).pipe(Effect.provide(layer)))
 
-    it.live(`W-33: stay over a snapshot, a recovery and the records before them, ${name}`, () =>
+    it.live(`W-33: labels given after a session was read stay over its recovery and its snapshots, ${name}`, () =>
       Effect.gen(function*() {
         const bad = Tool.make("bad", { parameters: {}, onToolError: "halt", handler: () => Effect.die("no") })
         yield* said("s", "Hi", [[toolCall("c0", "bad"), finish("tool_calls")]], { tools: [bad] })
@@ -108,7 +108,7 @@ describe("the labels of a session", () => {
         yield* requireWhole("s")
       }).pipe(Effect.provide(layer)))
 
-    it.live(`W-33: change beside a run, which goes on as if nothing had happened, ${name}`, () =>
+    it.live(`W-33: labels change beside a run, which continues undisturbed, ${name}`, () =>
       Effect.gen(function*() {
         const began = Deferred.makeUnsafe<void>()
         const gate = Deferred.makeUnsafe<void>()
@@ -151,7 +151,7 @@ describe("the labels of a session", () => {
         assert.isAbove(tags.indexOf("Labelled"), tags.indexOf("CallStarted"))
       }).pipe(Effect.scoped, Effect.provide(layer)))
 
-    it.live(`W-33: of many writers at once each one counts, ${name}`, () =>
+    it.live(`W-33: each label of many concurrent writers counts, ${name}`, () =>
       Effect.gen(function*() {
         yield* Session.open("s")
         const titles = Array.from({ length: 20 }, (_, index) => `Title ${index}`)
@@ -169,7 +169,7 @@ describe("the labels of a session", () => {
       }).pipe(Effect.provide(layer)))
   }
 
-  it.effect("W-33: which the session has already are not written again, and nothing is written where none is given", () =>
+  it.effect("W-33: labels that the session already has are not written again, and no label writes nothing", () =>
     Effect.gen(function*() {
       yield* Session.open("s")
       const first = yield* Session.label("s", { title: "Rain", pinned: true })
@@ -183,7 +183,7 @@ describe("the labels of a session", () => {
       assert.deepStrictEqual(checked, [first!.accepted])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("W-33: a change is checked again where another writer was faster, and may be refused then", () =>
+  it.effect("W-33: a label is checked again after a faster writer, and may then be refused", () =>
     Effect.gen(function*() {
       const known = yield* Session.open("s")
       yield* Session.submit("s", "Hi", { check: () => Effect.void })
@@ -198,7 +198,7 @@ describe("the labels of a session", () => {
       assert.deepInclude(yield* Session.label("s", { title: "Rain", known }), { accepted: 3, title: "Rain" })
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("W-33: of a branch are the title of now, without the pin", () =>
+  it.effect("W-33: a branch has its session's current title, and not the pin", () =>
     Effect.gen(function*() {
       yield* Session.submit("s", "Is it raining?", { id: "m1" })
       const kept = yield* Session.open("s")
@@ -216,7 +216,7 @@ describe("the labels of a session", () => {
       assert.deepStrictEqual(yield* listed("named"), { title: "Is it windy?", pinned: undefined })
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("W-33: of a session that does not exist, or is gone meanwhile, are nothing", () =>
+  it.effect("W-33: labels of a missing or deleted session write nothing", () =>
     Effect.gen(function*() {
       assert.isUndefined(yield* Session.label("s", { title: "Rain" }))
       const known = yield* Session.open("s")
@@ -225,7 +225,7 @@ describe("the labels of a session", () => {
       assert.deepStrictEqual(yield* journalOf("s"), [])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("W-33: of a nested run are refused", () =>
+  it.effect("W-33: labels of a nested run are refused", () =>
     Effect.gen(function*() {
       const research = Tool.fromChat("research", { parameters: {}, chat: () => Chat.stream("Find out") })
       yield* said("s", "Go", [
@@ -241,26 +241,26 @@ describe("the labels of a session", () => {
 
 /** Texts that are no title, by what is wrong with them. */
 const wrong: Readonly<Record<string, string>> = {
-  "nothing": "",
-  "white space": " \u00a0\u2003",
-  "invisible characters": "\u200b\u2060\ufeff\u3164",
-  "too long": "x".repeat(121),
-  "much too long": "x".repeat(1_000_000),
+  "no characters": "",
+  "only white space": " \u00a0\u2003",
+  "only invisible characters": "\u200b\u2060\ufeff\u3164",
+  "121 characters": "x".repeat(121),
+  "a million characters": "x".repeat(1_000_000),
   "two lines": "Rain\nand snow",
   "a line separator": "Rain\u2028and snow",
   "a tab": "Rain\tsnow",
   "an escape": "\u001b[31mRain",
   "a null": "Rain\u0000",
   "a C1 control": "Rain\u0085",
-  "text turned around": "Rain\u202ewons",
+  "reversed text": "Rain\u202ewons",
   "an isolate": "\u2066Rain\u2069",
   "half a character": "Rain \ud83d",
-  "the other half": "\ude00 Rain"
+  "the other half of a character": "\ude00 Rain"
 }
 
-describe("titles", () => {
+describe("the titles of sessions", () => {
   it.effect.each(Object.entries(wrong))(
-    "W-33: %s is none, and nothing is written",
+    "W-33: a title with %s is refused, and nothing is written",
     ([, title]) =>
       Effect.gen(function*() {
         yield* Session.open("s")
@@ -271,7 +271,7 @@ describe("titles", () => {
       }).pipe(Effect.provide(Session.Store.layerMemory))
   )
 
-  it.effect("W-33: a title in any language, with signs of several characters, is one", () =>
+  it.effect("W-33: a title in any language, also with characters of several code points, is accepted", () =>
     Effect.gen(function*() {
       yield* Session.open("s")
       const titles = [
@@ -289,7 +289,7 @@ describe("titles", () => {
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it("O-11: an option of another kind is named", () => {
+  it("O-11: an invalid option of Session.label is named", () => {
     const label = (options: object) => () =>
       Effect.runSync(Session.label("s", options as never) as Effect.Effect<never>)
     assert.throws(label({ title: 1 }), /title/)
@@ -297,7 +297,7 @@ describe("titles", () => {
     assert.throws(label({ titel: "Rain" }), /titel/)
   })
 
-  it.effect("W-33: the text of a record and its fold are those that were written", () =>
+  it.effect("W-33: a label survives the text of its record, and the fold has the label", () =>
     Effect.gen(function*() {
       const change: Journal.Record = { _tag: "Labelled", title: null, pinned: true, time: 5, by: "ann" }
       const [line = ""] = yield* Journal.toTexts("s", 1, [change])

@@ -69,8 +69,8 @@ const cutBeforeEnd = (tools: ReadonlyArray<Tool.Any>, ...open: ReadonlyArray<str
       )
   )
 
-describe("a run that was interrupted and is not resumed", () => {
-  it.effect("D-01: no call is repeated, and each has one answer that says what is known of it, at every record", () =>
+describe("an interrupted run that is not resumed", () => {
+  it.effect("D-01: no started call of the turn is repeated, and each has one answer with what is known, at every record", () =>
     Effect.gen(function*() {
       const records = yield* whole
       for (let length = 2; length < records.length; length++) {
@@ -128,7 +128,7 @@ describe("a run that was interrupted and is not resumed", () => {
       assert.include(answersTo(kept.session, "second")[0], "not run")
     }))
 
-  it.effect("a question that was asked in the turn is withdrawn, and what is said follows it", () =>
+  it.effect("a question asked in the turn is withdrawn, and the user's message follows", () =>
     Effect.gen(function*() {
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
       const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.succeed("waited") })
@@ -147,7 +147,7 @@ describe("a run that was interrupted and is not resumed", () => {
     }))
 
   for (const [name, operation] of Object.entries(following)) {
-    it.effect(`a stop of it reports what is unknown, once ${name} has closed its turn`, () =>
+    it.effect(`a stop of an interrupted run reports unknown calls once ${name} has closed its turn`, () =>
       Effect.gen(function*() {
         const [first, second] = ["first", "second"].map((name) =>
           Tool.make(name, { parameters: {}, handler: () => Effect.succeed(name) })
@@ -162,7 +162,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }))
   }
 
-  it.effect("what is long is within the limit of a result, and a typed result is as its schema writes it", () =>
+  it.effect("a long result in a closed turn is within its limit, and a typed result is as its schema writes the value", () =>
     Effect.gen(function*() {
       const long = Tool.make("long", { parameters: {}, handler: () => Effect.succeed("x".repeat(100_000)) })
       const dated = Tool.make("dated", {
@@ -179,7 +179,7 @@ describe("a run that was interrupted and is not resumed", () => {
       assert.deepStrictEqual(answersTo(kept.value, "dated"), [JSON.stringify({ at: new Date(0) })])
     }))
 
-  it.effect("what a run inside a call of the turn waits for is withdrawn with it", () =>
+  it.effect("the question of a nested run is withdrawn together with the call around the run", () =>
     Effect.gen(function*() {
       const world: Array<Deed> = []
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which city?")) })
@@ -209,7 +209,7 @@ describe("a run that was interrupted and is not resumed", () => {
       isWhole(kept.session)
     }))
 
-  it.effect("an operation that records nothing, or fails before it does, leaves everything as it was", () =>
+  it.effect("an operation that records nothing, or fails before its first record, leaves the session unchanged", () =>
     Effect.gen(function*() {
       const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
       const before = yield* cut([work], 4)
@@ -229,7 +229,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }).pipe(Effect.provide(prefixed("s", before)))
     }))
 
-  it.effect("one operation after the other closes the turn once, also behind an answer", () =>
+  it.effect("several operations in one keep close the turn once, also after an answer", () =>
     Effect.gen(function*() {
       const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
       const before = yield* cut([work], 5)
@@ -249,7 +249,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
     }))
 
-  it.effect("a call that is settled leaves the run interrupted, as the journal has it, until another operation follows", () =>
+  it.effect("a settled call leaves the run interrupted until another operation follows", () =>
     Effect.gen(function*() {
       const manual = Tool.make("manual", { parameters: {}, manual: true })
       const before = (yield* cut([manual], 99)).filter(({ _tag }) => _tag !== "RunEnded")
@@ -268,7 +268,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }).pipe(Effect.provide([Script.layer([said]), prefixed("s", before)]))
     }))
 
-  it.effect("an operation that is tried again in one keep, and a changed copy of the session, have the turn closed", () =>
+  it.effect("a repeated operation in one keep, a step, and an operation on a changed copy close the turn", () =>
     Effect.gen(function*() {
       const worked: Array<string> = []
       const work = Tool.make("work", {
@@ -318,7 +318,7 @@ describe("a run that was interrupted and is not resumed", () => {
       assert.deepStrictEqual(worked.length, 1, "the first run alone")
     }))
 
-  it.effect("after messages that follow it, nothing of the session is unfinished, and it can be written as a snapshot", () =>
+  it.effect("a message after an interrupted turn leaves no unfinished work, and the session can be written as a snapshot", () =>
     Effect.gen(function*() {
       const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
       const before = yield* cut([work], 4)
@@ -336,7 +336,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }).pipe(Effect.provide(prefixed("s", before)))
     }))
 
-  it.effect("a call that is settled beside another one that waits leaves the session with work left", () =>
+  it.effect("a call settled beside another waiting call leaves the session with work left", () =>
     Effect.gen(function*() {
       const [one, two] = ["one", "two"].map((name) => Tool.make(name, { parameters: {}, manual: true }))
       const before = (yield* cut([one!, two!], 99)).filter(({ _tag }) => _tag !== "RunEnded")
@@ -347,7 +347,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }).pipe(Effect.provide(prefixed("s", before)))
     }))
 
-  it.effect("a result is within the limit of its tool, and an error that onToolError decides about is as it decided", () =>
+  it.effect("a result in a closed turn is within its tool's limit, and an error is answered as onToolError decided", () =>
     Effect.gen(function*() {
       const long = Tool.make("long", {
         parameters: {},
@@ -375,7 +375,7 @@ describe("a run that was interrupted and is not resumed", () => {
       assert.include(answersTo(value, "failing")[0], "no money")
     }))
 
-  it.effect("an answer beside a run that is alive counts once, and the run goes on, as the journal has it", () =>
+  it.effect("an answer beside a running run counts once, and the run continues", () =>
     Effect.gen(function*() {
       const gate = yield* Deferred.make<void>()
       const paid: Array<string> = []
@@ -423,7 +423,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }).pipe(Effect.provide([Script.layer([calling("ask", "slow", "pay"), said]), Session.Store.layerMemory]))
     }))
 
-  it.effect("what approved calls added to the context stays", () =>
+  it.effect("context updates of approved calls stay in a session whose run is not resumed", () =>
     Effect.gen(function*() {
       const pay = Tool.make("pay", {
         parameters: {},
@@ -449,7 +449,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }
     }))
 
-  it.effect("a message that was submitted stays work to do, whatever is recorded behind it", () =>
+  it.effect("a submitted message stays work to do, whatever is recorded after the message", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       yield* Session.submit("s", "hello")
@@ -472,7 +472,7 @@ describe("a run that was interrupted and is not resumed", () => {
       assert.deepInclude(refused, { _tag: "SessionError", reason: "unfinished" })
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("a stop of a session that is deleted meanwhile ends", () =>
+  it.effect("a stop of a session deleted meanwhile ends", () =>
     Effect.gen(function*() {
       const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
       const before = yield* cut([work], 4)
@@ -492,7 +492,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }).pipe(Effect.provide(prefixed("s", before)))
     }))
 
-  it.effect("a run that is left in the middle of a keep is interrupted there: what follows closes its turn", () =>
+  it.effect("a run left in the middle of a keep is interrupted, and the next operation closes its turn", () =>
     Effect.gen(function*() {
       const charged: Array<string> = []
       const charge = Tool.make("charge", {
@@ -537,7 +537,7 @@ describe("a run that was interrupted and is not resumed", () => {
       }))
     }))
 
-  it.effect("a stop that another run was faster than reports the run that it stops", () =>
+  it.effect("a stop overtaken by a new run reports the calls of the new run", () =>
     Effect.gen(function*() {
       const work = Tool.make("work", { parameters: {}, handler: () => Effect.succeed("worked") })
       const before = yield* cut([work], 4)

@@ -58,8 +58,8 @@ const called = (written: ReadonlyArray<Written>, tag: "CallStarted" | "CallEnded
 
 const idOf = ({ key }: Deed): string => key.split(":").at(-1) ?? ""
 
-describe("runs inside a run", () => {
-  it.effect("D-20: a nested run that was interrupted goes on where it was, at every record of all journals", () =>
+describe("runs inside a kept run", () => {
+  it.effect("D-20: an interrupted nested run continues where it was, at every record of all journals", () =>
     Effect.gen(function*() {
       const uncut = yield* whole
       assert.strictEqual(uncut.kept.value.result.outcome._tag, "Completed")
@@ -88,7 +88,7 @@ describe("runs inside a run", () => {
       }
     }))
 
-  it.effect("D-20: a nested run without a conversation has a journal that can be read again", () =>
+  it.effect("D-20: a nested run without a conversation has a readable journal", () =>
     Effect.gen(function*() {
       const written: Array<Written> = []
       const only = Tool.make("only", {
@@ -116,7 +116,7 @@ describe("runs inside a run", () => {
       assert.deepStrictEqual(again.session.thread, uncut.session.thread)
     }))
 
-  it.effect("where a nested run cannot be written, the whole run stops", () =>
+  it.effect("the whole run stops where a nested run cannot be written", () =>
     Effect.gen(function*() {
       const { written } = yield* whole
       const nested = written.filter(({ id }) => id !== "s")
@@ -138,7 +138,7 @@ describe("runs inside a run", () => {
       }
     }))
 
-  it.effect("another attempt of a call starts its runs afresh", () =>
+  it.effect("another attempt of a call starts its nested runs afresh", () =>
     Effect.gen(function*() {
       const world: Array<Deed> = []
       const written: Array<Written> = []
@@ -165,7 +165,7 @@ describe("runs inside a run", () => {
       assert.strictEqual(written.filter(({ id, record }) => id !== "s" && record._tag === "Opened").length, 2)
     }))
 
-  it.effect("runs of one call that are given the same have a journal each", () =>
+  it.effect("runs of one call with the same input have a journal each", () =>
     Effect.gen(function*() {
       const written: Array<Written> = []
       const twice = Tool.make("twice", {
@@ -183,7 +183,7 @@ describe("runs inside a run", () => {
       for (const id of ids.slice(1)) assert.match(id, /^s\/a%2Fb@[0-9a-f]{16}(\.2)?$/)
     }))
 
-  it.effect("a session is removed with the runs inside it, and with no other session", () =>
+  it.effect("a session is removed together with its nested runs, and no other session is removed", () =>
     Effect.gen(function*() {
       const { written } = yield* whole
       const others = ["s/other", "s/a/b", "s@0123456789abcdef", "t/a@0123456789abcdef"]
@@ -196,7 +196,7 @@ describe("runs inside a run", () => {
       assert.sameMembers(left.map(({ id }) => id), others)
     }))
 
-  it.effect("a snapshot removes the runs inside a session, which are over", () =>
+  it.effect("a snapshot removes the ended runs inside a session", () =>
     Effect.gen(function*() {
       const { written } = yield* whole
       const program = Effect.gen(function*() {

@@ -14,7 +14,7 @@ import { told, transcript } from "../support/scenarios.ts"
 import { after, calling, done, payer, throughJson } from "../support/sessions.ts"
 
 describe("M-28: the answers of a turn are in call order", () => {
-  it.effect("a denial that arrives before the first call has run is placed after its answer", () =>
+  it.effect("a denial that arrives before the first call has run is placed after the first call's answer", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const waiting = yield* after("pay:p1", "pay:p2")
@@ -28,7 +28,7 @@ describe("M-28: the answers of a turn are in call order", () => {
       assert.isEmpty(check.thread(session.thread))
     }))
 
-  it.effect("so is a result, a default or an answer, whatever has been answered before", () =>
+  it.effect("a result, a default and an answer are placed in call order, whatever was answered before", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const waiting = yield* after("appr:m1", "pay:p1", "ask:q", "echo:e", "appr:m2", "many:t")
@@ -55,7 +55,7 @@ describe("M-28: the answers of a turn are in call order", () => {
       assert.isEmpty(check.thread(session.thread))
     }))
 
-  it.effect("an id that an earlier turn had as well is answered in its own turn", () =>
+  it.effect("a call with an id of an earlier turn is answered in its own turn", () =>
     Effect.gen(function*() {
       const call = Message.toolCall("c0", "appr")
       const turn = (answer: ReadonlyArray<Message.Message>) => [Message.assistant("", [call]), ...answer]
@@ -84,7 +84,7 @@ const settlements = (events: ReadonlyArray<Event.Event>) =>
 
 const denial = "{\"error\":\"tool error (pay): denied: no\",\"code\":\"denied\"}"
 
-describe("M-43: a continuation begins with what was settled since the last run", () => {
+describe("M-43: a continuation begins with the calls settled since the last run", () => {
   /** A session with an answer of each kind, given in another order than that of the calls. */
   const answered = Effect.gen(function*() {
     const waiting = yield* after("pay:p1", "appr:m", "pay:p2", "echo:e", "ask:q", "many:t")
@@ -102,7 +102,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
     undefined
   ]]
 
-  it.effect("in call order, before anything else; an approved call has events of its own", () =>
+  it.effect("settled calls are reported in call order before any other event, and an approved call has its own events", () =>
     Effect.gen(function*() {
       const { before, session } = yield* answered
       const { pay } = payer()
@@ -137,7 +137,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       }
     }))
 
-  it.effect("the reducer gives the session of the operation, whole or cut anywhere", () =>
+  it.effect("the reducer gives the operation's session, and a valid session wherever the stream is cut", () =>
     Effect.gen(function*() {
       const { session } = yield* answered
       const { pay } = payer()
@@ -162,7 +162,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       }
     }))
 
-  it.effect("M-21: written as plain JSON and read back, the events come to the same thread and result", () =>
+  it.effect("M-21: events written as plain JSON and read back give the same thread and result", () =>
     Effect.gen(function*() {
       const { before, session } = yield* answered
       const { pay } = payer()
@@ -188,7 +188,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       }
     }))
 
-  it.effect("the observer of the run sees them, and those of approved calls", () =>
+  it.effect("the observer of a run sees the settled calls and the approved calls", () =>
     Effect.gen(function*() {
       const { session } = yield* answered
       const { pay } = payer()
@@ -199,7 +199,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.isEmpty(check(seen))
     }))
 
-  it.effect("a step begins with them as well, and has none of them among its results", () =>
+  it.effect("a step also begins with the settled calls, which are not among its results", () =>
     Effect.gen(function*() {
       const denied = yield* Session.deny(yield* after("pay:p"), "p", "no")
       const step = Session.streamStep(denied, { tools: [payer().pay] })
@@ -210,7 +210,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.deepStrictEqual(result.toolResults, [])
     }))
 
-  it.effect("once: the run after the next does not report them", () =>
+  it.effect("a settled call is reported by one run only", () =>
     Effect.gen(function*() {
       const denied = yield* Session.deny(yield* after("pay:p"), "p", "no")
       const { session } = yield* Effect.provide(Session.continue(denied), Script.layer([done]))
@@ -218,7 +218,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.deepStrictEqual(settlements(events), [])
     }))
 
-  it.effect("R-457: a plain reply to a question rewrites no result and emits none", () =>
+  it.effect("R-457: a plain reply to a question rewrites no result and reports no settled call", () =>
     Effect.gen(function*() {
       const asked = yield* after("ask:q")
       const events = yield* Effect.provide(Stream.runCollect(Session.streamReply(asked, "Oslo")), Script.layer([done]))
@@ -226,7 +226,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.isEmpty(check(events))
     }))
 
-  it.effect("an answer to a question that is in the thread is reported, and the thread keeps it as a user message", () =>
+  it.effect("an answer to a question in the thread is reported, and the thread keeps the answer as a user message", () =>
     Effect.gen(function*() {
       const asked = yield* after("ask:q")
       const session = yield* Session.answer(asked, "q", "Oslo")
@@ -239,7 +239,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       }
     }))
 
-  it.effect("M-19: a result of parts is reported as it is", () =>
+  it.effect("M-19: a result of content parts is reported unchanged", () =>
     Effect.gen(function*() {
       const parts: ReadonlyArray<Message.Part> = [{ type: "text", text: "a picture" }]
       const session = yield* Session.answer(yield* after("appr:m"), "m", parts)
@@ -255,7 +255,7 @@ describe("M-43: a continuation begins with what was settled since the last run",
       assert.deepStrictEqual(settlements(events).map(([id, , isError]) => [id, isError]), [["p", true]])
     }))
 
-  it.effect("of a kept session, loaded by another process", () =>
+  it.effect("a kept session loaded by another process reports its settled calls", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const { pay } = payer()
@@ -314,8 +314,8 @@ const isOpen = (session: Session.Session, message: string) => {
   assert.isEmpty(check.thread(session.thread, { pending }), message)
 }
 
-describe("M-44: a question that was asked is open wherever its run or its journal ends", () => {
-  it.effect("a stream that is left anywhere behind it finalizes as waiting, in a run and in a step", () =>
+describe("M-44: a question stays open wherever its run or its journal ends", () => {
+  it.effect("a stream left anywhere after the question finalizes as waiting, in a run and in a step", () =>
     Effect.gen(function*() {
       const session = yield* approved(1, 3)
       const runs = {
@@ -342,7 +342,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       }
     }))
 
-  it.effect("a call that was approved and has not begun waits beside it, and runs when the session goes on", () =>
+  it.effect("an approved call that has not begun waits beside the question, and runs when the session continues", () =>
     Effect.gen(function*() {
       const session = yield* approved(1, 3)
       const events = yield* Session.streamContinue(session, null, { tools: [asking], maxConcurrency: 1 }).pipe(
@@ -367,7 +367,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       ])
     }))
 
-  it.effect("a journal that ends anywhere behind it loads as waiting", () =>
+  it.effect("a journal that ends anywhere after the question loads as waiting", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const session = { ...yield* approved(1, 3), id: "s" }
@@ -399,7 +399,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("a run that fails after it was asked leaves it open in the store", () =>
+  it.effect("a run that fails after the question leaves the question open in the store", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const session = { ...yield* approved(1, 4), id: "s" }
@@ -415,7 +415,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       isOpen((yield* Session.load("s"))!.session, "after its end")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("the first halt to complete decides, where the policy says so", () =>
+  it.effect("haltPrecedence decides which of two approved calls ends the run", () =>
     Effect.gen(function*() {
       const session = yield* approved(1, 2)
       const late = Tool.make("pay", {
@@ -434,7 +434,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       }
     }))
 
-  it.effect("stopped at every step, hard and softly, a continuation keeps the laws", () =>
+  it.effect("a continuation stopped at any step keeps the laws", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p1", "pay:p2", "pay:p3", "appr:m")
       const answers = yield* Session.answer(yield* Session.deny(waiting, "p3", "no"), "m", "ok")
@@ -493,7 +493,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
       assert.isEmpty(check.thread(session.thread), message)
     }
 
-    it.effect(`${name} withdraws it: by an event and in the thread`, () =>
+    it.effect(`${name} withdraws the question, by an event and in the thread`, () =>
       Effect.gen(function*() {
         const session = yield* approved(...amounts)
         const model = Effect.provide(Script.layer([done]))
@@ -518,7 +518,7 @@ describe("M-44: a question that was asked is open wherever its run or its journa
         assert.notProperty(step.result, "pendingQuestion")
       }))
 
-    it.effect(`${name} withdraws it in the store, from the record on that says so`, () =>
+    it.effect(`${name} withdraws the question in the store, from its recorded answer on`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
         const session = { ...yield* approved(...amounts), id: "s" }

@@ -69,13 +69,13 @@ const settings = {
   "json": [Encoder.json, { policy: { ...Policy.standard, crashes: "told", resultLimit: 300 } }],
   "allm": [Encoder.allm, { policy: Policy.allm }],
   "falai": [Encoder.falai, { policy: Policy.falai }],
-  "an encoder of one's own": [terse, {}],
+  "a custom encoder": [terse, {}],
   "a policy that looks at the error": [Encoder.json, { onToolError: decide }]
 } as const
 
-describe("the outcomes of a run that was cut", () => {
+describe("the outcomes of a cut run", () => {
   for (const [name, [encoder, given]] of Object.entries(settings)) {
-    it.effect(`D-04: are answered as in the uncut run, at every record: ${name}`, () =>
+    it.effect(`D-04: a resumed run answers the model as the uncut run does, at every record: ${name}`, () =>
       Effect.gen(function*() {
         const options = { ...given, tools, requestId: "run", maxConcurrency: 1 } as Session.ResumeOptions<typeof tools>
         const whole = yield* Effect.gen(function*() {
@@ -100,7 +100,7 @@ describe("the outcomes of a run that was cut", () => {
       }) as Effect.Effect<void>)
   }
 
-  it.effect("a question waits until the time at which it was to expire, and not as long again", () =>
+  it.effect("a question of a cut run keeps its original expiry time", () =>
     Effect.gen(function*() {
       const asks = Tool.make("asks", {
         parameters: {},

@@ -72,9 +72,9 @@ const behindStart = (then: Effect.Effect<void>) =>
       }))
   )
 
-describe("a process that stands still", () => {
+describe("a frozen process", () => {
   for (const [where, base] of Object.entries(stores)) {
-    it.effect(`N-04: between the record and the handler starts no handler under a claim that has ended, ${where}`, () =>
+    it.effect(`N-04: a process frozen between a call's record and its handler starts no handler under an ended claim, ${where}`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
         const { ahead, layer, process } = yield* makeClocks
@@ -104,7 +104,7 @@ describe("a process that stands still", () => {
   }
 
   for (const by of [60_000, -60_000]) {
-    it.effect(`N-04: asks the store where its clock was set by ${by} ms, and starts the handler where the claim is still its own`, () =>
+    it.effect(`N-04: a process whose clock was set by ${by} ms asks the store, and starts the handler under its own claim`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
         let renewals = 0
@@ -139,7 +139,7 @@ describe("a process that stands still", () => {
       }).pipe(Effect.provide(Session.Store.layerMemory)))
   }
 
-  it.effect("N-04: asks no lookUp under a claim that has ended", () =>
+  it.effect("N-04: a frozen process calls no lookUp under an ended claim", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const { ahead, layer, process } = yield* makeClocks
@@ -195,7 +195,7 @@ describe("a process that stands still", () => {
 
 describe("a process whose clock is set", () => {
   for (const [by, at] of [[hour, 500], [-hour, 500], [hour, 2900], [-hour, 2900]] as const) {
-    it.effect(`N-17: by ${by} ms, ${at} ms after an effect has begun, keeps its claim and ends its run`, () =>
+    it.effect(`N-17: a process whose clock is set by ${by} ms, ${at} ms into an effect, keeps its claim and ends its run`, () =>
       Effect.gen(function*() {
         const { ahead, layer, process } = yield* makeClocks
         let charged = 0
@@ -227,7 +227,7 @@ describe("a process whose clock is set", () => {
 })
 
 describe("a store that does not answer", () => {
-  it.effect("N-17: ends a claim with its term, although the clock of the process was set back", () =>
+  it.effect("N-17: a claim ends at its term although the process's clock was set back", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const { ahead, process } = yield* makeClocks
@@ -282,7 +282,7 @@ describe("an owner that loses its claim", () => {
       return (yield* Session.inspect("s"))?.resumptions
     })
 
-  it.effect("N-07: and takes its own run up again is no resumption; another process is one", () =>
+  it.effect("N-07: only a resume by another process counts as a resumption", () =>
     Effect.gen(function*() {
       yield* begun("one")
       const counts: Array<number | undefined> = []
@@ -290,7 +290,7 @@ describe("an owner that loses its claim", () => {
       assert.deepStrictEqual(counts, [0, 0, 1, 1, 2])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-07: says so in a warning, with how late it was", () =>
+  it.effect("N-07: an owner warns of its lost claim, with the time since the last confirmation", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const lines: Array<string> = []
@@ -312,7 +312,7 @@ describe("an owner that loses its claim", () => {
       ])
     }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-42: is not lost where the store takes longer than a third of the term for each renewal", () =>
+  it.effect("N-42: a claim is not lost where each renewal takes longer than a third of the term", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const slow = Session.Store.of({
@@ -331,7 +331,7 @@ describe("an owner that loses its claim", () => {
       yield* Fiber.join(fiber)
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("Q-13: starts a call at once where the store confirms the claim as soon as it is asked", () =>
+  it.effect("Q-13: a call starts at once where the store confirms the claim on request", () =>
     Effect.gen(function*() {
       const { ahead, layer, process } = yield* makeClocks
       const charge = Tool.make("charge", { parameters: {}, handler: () => Effect.succeed("charged") })
@@ -351,7 +351,7 @@ describe("an owner that loses its claim", () => {
       assert.isDefined(fiber.pollUnsafe(), "the call has started and the run has ended")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("stops with the next poll where an operator has revoked it, and another one can claim at once", () =>
+  it.effect("an owner stops at the next poll after a revocation, and another owner can claim at once", () =>
     Effect.gen(function*() {
       let isInterrupted = false
       const charge = Tool.make("charge", {
@@ -380,7 +380,7 @@ describe("an owner that loses its claim", () => {
 
 describe("a store that hangs", () => {
   for (const operation of ["claim", "release"] as const) {
-    it.effect(`N-42: in ${operation}, and cannot be interrupted, keeps no scope open for longer than the grace period`, () =>
+    it.effect(`N-42: a store that hangs in ${operation} keeps no scope open for longer than the grace period`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
         const hanging = Layer.succeed(Session.Store, {

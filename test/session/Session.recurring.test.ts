@@ -115,7 +115,7 @@ const placesIn = (written: ReadonlyArray<Written>) => {
 
 const keysOf = (world: ReadonlyArray<Deed>) => world.map(({ key }) => key)
 
-describe("a call that only started, of a tool that retries", () => {
+describe("a started call of a tool that retries", () => {
   const retry = Schedule.recurs(2)
   const policies: Readonly<Record<string, Given>> = {
     "no policy": {},
@@ -124,7 +124,7 @@ describe("a call that only started, of a tool that retries", () => {
     "a lookUp that fails": { lookUp: () => Effect.fail("away") }
   }
   for (const [name, policy] of Object.entries(policies)) {
-    it.effect(`D-01, D-09: ${name}: it does not run again, and is reported as unknown`, () =>
+    it.effect(`D-01, D-09: a started call does not run again and is reported as unknown: ${name}`, () =>
       Effect.gen(function*() {
         const turns = [[call("c", "charge")], "done"]
         const options = (world: Array<Deed>) => ({ tools: toolsOf(acting(world, "charge", { retry, ...policy })) })
@@ -138,7 +138,7 @@ describe("a call that only started, of a tool that retries", () => {
   }
 })
 
-describe("a call with the id of an earlier one", () => {
+describe("a call with the id of an earlier call", () => {
   const nested = { sub: [[call("q", "ask")], "sub is done"] }
 
   for (const turn of [1, 2]) {
@@ -161,7 +161,7 @@ describe("a call with the id of an earlier one", () => {
       )
     }
 
-    it.effect(`is approved on its own, in turn ${turn} behind a nested run that had waited`, () =>
+    it.effect(`a call with a repeated id needs its own approval, in turn ${turn} after a nested run that had waited`, () =>
       Effect.gen(function*() {
         const world: Array<Deed> = []
         const { value } = yield* after(acting(world, "pay", { approval: true }), world)
@@ -169,7 +169,7 @@ describe("a call with the id of an earlier one", () => {
         assert.isEmpty(world.filter(({ tool }) => tool === "pay"))
       }))
 
-    it.effect(`is authorized on its own, in turn ${turn} behind a nested run that had waited`, () =>
+    it.effect(`a call with a repeated id needs its own authorization, in turn ${turn} after a nested run that had waited`, () =>
       Effect.gen(function*() {
         const world: Array<Deed> = []
         const pay = acting(world, "pay", { authorize: () => ({ allowed: false, reason: "not for you" }) })
@@ -180,7 +180,7 @@ describe("a call with the id of an earlier one", () => {
   }
 
   for (const tag of ["CallStarted", "CallEnded"] as const) {
-    it.effect(`is approved on its own, behind an approved one that was cut behind its ${tag}`, () =>
+    it.effect(`a call with a repeated id needs its own approval, after an approved call cut after its ${tag}`, () =>
       Effect.gen(function*() {
         const turns = [[call("call_0", "pay")], [call("call_0", "pay")], "done"]
         const options = (world: Array<Deed>) => ({ tools: toolsOf(acting(world, "pay", { approval: true })) })
@@ -195,7 +195,7 @@ describe("a call with the id of an earlier one", () => {
       }))
   }
 
-  it.effect("has a key of its own, and an approved one keeps its key", () =>
+  it.effect("a call with a repeated id has its own key, and an approved call keeps its key", () =>
     Effect.gen(function*() {
       const turns = [[call("call_0", "pay"), call("call_1", "pay")], [call("call_0", "echo")], "done"]
       const options = (world: Array<Deed>) => ({
@@ -219,7 +219,7 @@ describe("a call with the id of an earlier one", () => {
       }
     }))
 
-  it.effect("D-05: runs, where a timeout had answered the earlier one", () =>
+  it.effect("D-05: a call with the id of a call answered by its timeout runs in a resumed run", () =>
     Effect.gen(function*() {
       const turns = [[call("call_0", "fetch"), call("call_1", "slow")], [call("call_0", "fetch")], "done"]
       const options = (world: Array<Deed>) => ({
@@ -242,7 +242,7 @@ describe("a call with the id of an earlier one", () => {
       assert.deepStrictEqual(world.map(({ tool }) => tool), ["slow", "fetch"])
     }))
 
-  it.effect("D-20: has a nested run of its own, in another reply of the session", () =>
+  it.effect("D-20: a call with a repeated id in another reply has its own nested run", () =>
     Effect.gen(function*() {
       let price = 0
       const parts = {
@@ -261,7 +261,7 @@ describe("a call with the id of an earlier one", () => {
     }))
 })
 
-describe("a call that was not run, with the id of an approved one", () => {
+describe("a call that was not run, with the id of an approved call", () => {
   const turns = [[call("call_0", "pay")], [call("call_9", "slow"), call("call_0", "echo")], "done"]
   const options = {
     tools: toolsOf(acting([], "pay", { approval: true }), slow(), acting([], "echo")),
@@ -274,7 +274,7 @@ describe("a call that was not run, with the id of an approved one", () => {
     assert.deepStrictEqual(loaded?.session, kept.session)
   }
 
-  it.effect("D-03: a deadline: the session that is loaded is the one that was kept", () =>
+  it.effect("D-03: after a deadline the loaded session is the kept session", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         yield* approved(options, "call_0")
@@ -284,7 +284,7 @@ describe("a call that was not run, with the id of an approved one", () => {
       yield* behind([], turns, program)
     }))
 
-  it.effect("D-03: a stop: the session that is loaded is the one that was kept", () =>
+  it.effect("D-03: after a stop the loaded session is the kept session", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         yield* approved(options, "call_0")
@@ -302,11 +302,11 @@ describe("a call that was not run, with the id of an approved one", () => {
 
 describe("Durable.layer", () => {
   const conversations: Readonly<Record<string, ReadonlyArray<Turn>>> = {
-    "the first calls a tool": [[call("c", "order")], "ok", [call("c", "order")], "done"],
-    "the first says a text": ["hello", [call("c", "order")], "done"]
+    "the first run calls a tool": [[call("c", "order")], "ok", [call("c", "order")], "done"],
+    "the first run says a text": ["hello", [call("c", "order")], "done"]
   }
   for (const [name, One] of Object.entries(conversations)) {
-    it.effect(`D-20: runs that go on with another's thread are not run again: ${name}`, () =>
+    it.effect(`D-20: runs that continue another run's thread are not run again: ${name}`, () =>
       Effect.gen(function*() {
         const world: Array<Deed> = []
         const tools = toolsOf(acting(world, "order"))
@@ -323,14 +323,14 @@ describe("Durable.layer", () => {
   }
 })
 
-describe("a step of a session that was cut", () => {
+describe("a cut step of a session", () => {
   const stepped = (options: Options) =>
     Effect.flatMap(
       Session.load("s"),
       (loaded) => Session.keep(loaded!, (session) => Session.step(session, options))
     )
 
-  it.effect("D-03: runs the approved calls, and does not ask the model", () =>
+  it.effect("D-03: a resumed step runs its approved calls, and does not ask the model", () =>
     Effect.gen(function*() {
       const turns = [[call("c1", "pay")], [call("c2", "mail")], "done"]
       const options = (world: Array<Deed>) => ({
@@ -350,7 +350,7 @@ describe("a step of a session that was cut", () => {
       }
     }))
 
-  it.effect("D-03: asks the model once, and ends behind its calls", () =>
+  it.effect("D-03: a resumed step asks the model once, and ends after its calls", () =>
     Effect.gen(function*() {
       const turns = [[call("c1", "mail")], [call("c1", "mail")], "done"]
       const options = (world: Array<Deed>) => ({ tools: toolsOf(acting(world, "mail", { idempotent: true })) })
@@ -385,7 +385,7 @@ describe("a step of a session that was cut", () => {
       return written.slice(0, placesIn(written)[0])
     })
 
-    it.effect(`D-12: of ${name}: a stop that was requested meanwhile ends it`, () =>
+    it.effect(`D-12: a stop requested meanwhile ends a cut step of ${name}`, () =>
       Effect.gen(function*() {
         const world: Array<Deed> = []
         const stopped = Effect.andThen(Session.stop("s"), resumed(options(world)))
@@ -396,7 +396,7 @@ describe("a step of a session that was cut", () => {
         assert.isEmpty(world)
       }))
 
-    it.effect(`D-24: of ${name}: one that is too old ends truthfully and starts nothing`, () =>
+    it.effect(`D-24: a cut step of ${name} that is too old ends as failed and starts nothing`, () =>
       Effect.gen(function*() {
         const world: Array<Deed> = []
         const before = yield* cut
@@ -408,7 +408,7 @@ describe("a step of a session that was cut", () => {
         assert.isEmpty(world)
       }))
 
-    it.effect(`of ${name}: its stream ends as that of a run`, () =>
+    it.effect(`the stream of a resumed step of ${name} ends like that of a run`, () =>
       Effect.gen(function*() {
         const { tools } = options([])
         const events = Effect.flatMap(
@@ -421,8 +421,8 @@ describe("a step of a session that was cut", () => {
   }
 })
 
-describe("what a cut run had of its calls", () => {
-  it.effect("D-12: a question that was asked is not open behind a stop", () =>
+describe("the calls of a cut run", () => {
+  it.effect("D-12: a question asked before a stop is not open after the stop", () =>
     Effect.gen(function*() {
       const turns = [[call("call_0", "ask"), call("call_1", "slow")], "done"]
       const options = { tools: toolsOf(asking, slow()) }
@@ -436,7 +436,7 @@ describe("what a cut run had of its calls", () => {
       assert.isEmpty(asked)
     }))
 
-  it.effect("an id that is no well-formed text runs as without a store", () =>
+  it.effect("a call whose id is not well-formed text runs as without a store", () =>
     Effect.gen(function*() {
       const turns = [[call("call\uD800", "echo")], "done"]
       const world: Array<Deed> = []

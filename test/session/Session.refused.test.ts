@@ -46,7 +46,7 @@ const ways = {
 describe("an append that hangs while a run is stopped", () => {
   for (const interrupt of ["block", "cancel"] as const) {
     for (const way of ["cancel", "deadline", "stop", "interrupt"] as const) {
-      it.effect(`O-46: starts no handler whose start was given up: ${way}, ${interrupt}`, () =>
+      it.effect(`O-46: a run stopped by ${way} starts no handler whose start was given up: ${interrupt}`, () =>
         Effect.gen(function*() {
           leaves("writes")
           const charges: Array<number> = []
@@ -90,7 +90,7 @@ describe("an append that hangs while a run is stopped", () => {
         }))
     }
 
-    it.effect(`O-76: an intent that a stop overtakes is not written: ${interrupt}`, () =>
+    it.effect(`O-76: a call start that a stop overtakes is not written: ${interrupt}`, () =>
       Effect.gen(function*() {
         const charges: Array<number> = []
         let isAsked = false
@@ -121,7 +121,7 @@ describe("an append that hangs while a run is stopped", () => {
       }))
   }
 
-  it.effect("O-46: honours a stop of another process although the append never returns", () =>
+  it.effect("O-46: a stop of another process ends the run although the append never returns", () =>
     Effect.gen(function*() {
       const store = wrapped((base) => (...append) => hasStart(append[2]) ? Effect.never : base.append(...append))
       yield* Effect.gen(function*() {
@@ -140,7 +140,7 @@ describe("an append that hangs while a run is stopped", () => {
     }))
 
   for (const late of ["succeeds", "fails"] as const) {
-    it.effect(`O-47: an append that ${late} after it was given up changes nothing about the end of its run`, () =>
+    it.effect(`O-47: an append that ${late} after its run has given up the wait changes nothing about the end of the run`, () =>
       Effect.gen(function*() {
         const error = new Journal.StoreError({ reason: "unreadable", operation: "append", id: "s" })
         const store = wrapped((base) => (...append) =>
@@ -174,7 +174,7 @@ describe("an append that hangs while a run is stopped", () => {
       }))
   }
 
-  it.effect("O-47: an operation that cannot go on behind it says that its end is unknown", () =>
+  it.effect("O-47: an operation after an abandoned append fails, and its error says that the append may have been written or not", () =>
     Effect.gen(function*() {
       const store = wrapped((base) => (...append) => hasStart(append[2]) ? Effect.never : base.append(...append))
       yield* Effect.gen(function*() {
@@ -197,7 +197,7 @@ describe("an append that hangs while a run is stopped", () => {
 
 const quiet = Logger.layer([])
 
-describe("a run that is stopped with handlers that refuse to stop", () => {
+describe("a stopped run with handlers that refuse to stop", () => {
   const deaf = Tool.make("deaf", {
     parameters: {},
     handler: () => Effect.as(Effect.uninterruptible(Effect.sleep(2_000)), "late")
@@ -217,7 +217,7 @@ describe("a run that is stopped with handlers that refuse to stop", () => {
   for (const [where, base] of Object.entries(stores)) {
     for (const way of ["cancel", "deadline", "stop"] as const) {
       for (const says of ["go", "outer"] as const) {
-        it.effect(`O-64: has ended in its journal, with what it abandoned: ${way}, ${says}, ${where}`, () =>
+        it.effect(`O-64: a run stopped by ${way} ends in its journal with its abandoned handlers: ${says}, ${where}`, () =>
           Effect.gen(function*() {
             const { options, stop } = ways[way]
             const events: Array<Event.Event> = []
@@ -247,7 +247,7 @@ describe("a run that is stopped with handlers that refuse to stop", () => {
     }
   }
 
-  it.effect("O-64: a worker does not resume the run that it has stopped", () =>
+  it.effect("O-64: a worker does not resume a run that the worker has stopped", () =>
     Effect.gen(function*() {
       const ends: Array<string> = []
       const worker = Worker.layer({

@@ -81,7 +81,7 @@ for (const [where, store] of Object.entries(stores)) {
   const provided = Effect.provide(store, { local: true })
 
   describe(`remembered approvals ${where}`, () => {
-    it.effect("R-561: an approval of the tool covers its later calls, and the journal names who gave it", () =>
+    it.effect("R-561: an approval for the tool covers its later calls, and the journal names the approver", () =>
       Effect.gen(function*() {
         const { pay, runs } = payer()
         const kept = yield* remembered("s", pay, { remember: "tool", by: "ann" })
@@ -102,7 +102,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.deepStrictEqual(throughJson(later.session).allowed, later.session.allowed)
       }).pipe(provided))
 
-    it.effect("R-561: an approval of the arguments covers the same ones, in any order, and no others", () =>
+    it.effect("R-561: an approval for the arguments covers equal arguments in any order, and no others", () =>
       Effect.gen(function*() {
         for (const scope of ["arguments", "tool"] as const) {
           const { pay, runs } = payer({ remember: scope })
@@ -119,7 +119,7 @@ for (const [where, store] of Object.entries(stores)) {
         }
       }).pipe(provided))
 
-    it.effect("R-561: is refused where the tool does not allow it, where arguments are edited, and for what is no approval", () =>
+    it.effect("R-561: remember is refused against the tool's declaration, for edited arguments, and for an answer other than an approval", () =>
       Effect.gen(function*() {
         const cases: ReadonlyArray<readonly [Tool.Remember | undefined, Session.ApproveOptions, RegExp | undefined]> = [
           [undefined, { remember: "tool" }, /^invalid_answer: remember: /],
@@ -169,7 +169,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.include((yield* Effect.flip(other)).message, "id_taken")
       }).pipe(provided))
 
-    it.effect("R-561: a tool that says something else of itself is asked about again", () =>
+    it.effect("R-561: a tool whose declaration has changed is asked about again", () =>
       Effect.gen(function*() {
         const { pay } = payer()
         yield* remembered("s", pay, { remember: "tool" })
@@ -212,7 +212,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.strictEqual(asked.session.status, "awaiting_tools")
       }).pipe(provided))
 
-    it.effect("R-561: holds behind a snapshot, is not taken over by a branch, and ends where it is forgotten", () =>
+    it.effect("R-561: a remembered approval survives a snapshot, does not pass to a branch, and ends with Session.disallow", () =>
       Effect.gen(function*() {
         const { pay, runs } = payer()
         const kept = yield* remembered("s", pay, { remember: "tool", by: "ann" })
@@ -247,7 +247,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.strictEqual(runs.length, 2)
       }).pipe(provided))
 
-    it.effect("R-561: an approval that was given in a run and forgotten before its end is not remembered", () =>
+    it.effect("R-561: an approval given in a run and withdrawn before its end is not remembered", () =>
       Effect.gen(function*() {
         const { pay } = payer()
         const { session } = yield* reply("s", [paying({ amount: 5 })], [pay])
@@ -269,7 +269,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.deepStrictEqual([kept.session.allowed, kept.session.approved.map(({ id }) => id)], [undefined, [id]])
       }).pipe(provided))
 
-    it.effect("R-561: a call whose approval is forgotten before its start is recorded does not run", () =>
+    it.effect("R-561: a call whose remembered approval is withdrawn before its start is recorded does not run", () =>
       Effect.gen(function*() {
         const { pay, runs } = payer()
         yield* remembered("s", pay, { remember: "tool" })
@@ -299,7 +299,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.strictEqual(runs.length, 1)
       }).pipe(provided))
 
-    it.effect("R-561: an approval stays remembered behind a run that could not start, and so does its end", () =>
+    it.effect("R-561: a remembered approval survives a run that could not start, and so does its withdrawal", () =>
       Effect.gen(function*() {
         const { pay, runs } = payer()
         yield* remembered("s", pay, { remember: "tool", by: "ann" })
@@ -322,7 +322,7 @@ for (const [where, store] of Object.entries(stores)) {
         assert.isUndefined((yield* failing).allowed)
       }).pipe(provided))
 
-    it.effect("R-561: a run inside another one neither has an approval of the session nor lets one be remembered", () =>
+    it.effect("R-561: a nested run neither has a remembered approval of the session nor lets an approval be remembered", () =>
       Effect.gen(function*() {
         const { pay, runs } = payer()
         const sub = Tool.fromChat("sub", { parameters: {}, chat: () => Chat.stream("inner", { tools: [pay] }) })
@@ -342,7 +342,7 @@ for (const [where, store] of Object.entries(stores)) {
 }
 
 describe("remembered approvals", () => {
-  it.effect("R-561: of a session that is not kept are in its data, and a reducer comes to the same", () =>
+  it.effect("R-561: remembered approvals are in the data of a session that is not kept, and the reducer has the same approvals", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const first = yield* Session.start("Pay", { tools: [pay] }).pipe(
@@ -363,7 +363,7 @@ describe("remembered approvals", () => {
       assert.deepStrictEqual(session.allowed, approved.allowed)
     }))
 
-  it.effect("R-561: at most 100 are remembered, the last ones, and once for the same calls", () =>
+  it.effect("R-561: a session remembers at most the last 100 approvals, and equal calls once", () =>
     Effect.sync(() => {
       const fold = Journal.fold("s")
       let version = 0

@@ -61,8 +61,8 @@ const answerOf = (kept: { readonly session: Session.Session }, id: string): stri
 const isValid = ({ session }: { readonly session: Session.Session }) =>
   assert.isEmpty(check.thread(session.thread, { pending: session.suspensions.map(({ id }) => id) }))
 
-describe("a run that was cut at a record", () => {
-  it.effect("D-03: comes to the result of the uncut one, and no finished call is repeated", () =>
+describe("a run cut at a record", () => {
+  it.effect("D-03: a resumed run has the uncut run's result, and repeats no finished call", () =>
     Effect.gen(function*() {
       const whole = yield* uncut
       for (const length of placesOf(2, whole.records.length - 1)) {
@@ -85,7 +85,7 @@ describe("a run that was cut at a record", () => {
     }))
 
   for (const policy of ["report", "retry", "ask", "fail"] as const) {
-    it.effect(`D-01: ${policy}: a call that only started goes by the policy of its tool, at every record`, () =>
+    it.effect(`D-01: under afterCrash ${policy} a started call follows the policy of its tool, at every record`, () =>
       Effect.gen(function*() {
         const { records } = yield* uncut
         for (const length of placesOf(2, records.length - 1)) {
@@ -108,7 +108,7 @@ describe("a run that was cut at a record", () => {
       }))
   }
 
-  it.effect("D-01, D-09: lookUp finds what happened, runs what did not, and reports what it cannot find out", () =>
+  it.effect("D-01, D-09: a call takes the outcome that lookUp finds, runs where lookUp finds nothing, and is unknown where lookUp fails", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const length = records.findIndex((record) => record._tag === "CallStarted" && record.toolCallId === "c0")
@@ -136,7 +136,7 @@ describe("a run that was cut at a record", () => {
       assert.include(failed.answer, "unknown_effect")
     }))
 
-  it.effect("D-02: cut again at every record of the recovery: the same, and keys stay", () =>
+  it.effect("D-02: a run cut again at every record of its recovery has the same result and keeps its keys", () =>
     Effect.gen(function*() {
       const whole = yield* uncut
       for (const first of placesOf(2, whole.records.length - 1)) {
@@ -157,7 +157,7 @@ describe("a run that was cut at a record", () => {
       }
     }))
 
-  it.effect("D-03: its handlers read what those of its earlier steps have added to the context, at every record", () =>
+  it.effect("D-03: handlers of a resumed run read the context updates of its earlier steps, at every record", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const contextsBehind = (length: number) => {
@@ -180,7 +180,7 @@ describe("a run that was cut at a record", () => {
       }
     }))
 
-  it.effect("a reply that was cut is asked for again, and only that one", () =>
+  it.effect("a resumed run asks again for its cut reply, and for no other reply", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       for (let length = 2; length < records.length; length++) {
@@ -192,7 +192,7 @@ describe("a run that was cut at a record", () => {
       }
     }))
 
-  it.effect("what is repeated is marked, and what is new is not", () =>
+  it.effect("repeated events are marked as replayed, and new events have no mark", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const length = records.findIndex(({ _tag }) => _tag === "CallEnded")
@@ -211,8 +211,8 @@ describe("a run that was cut at a record", () => {
     }))
 })
 
-describe("what a cut run is taken up with", () => {
-  it.effect("D-06: an early call of a reply that was lost is none of the reply that is asked for again, and runs", () =>
+describe("the state in which a cut run is resumed", () => {
+  it.effect("D-06: an early call of a lost reply is no part of the repeated reply, whose call runs", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const [opened, started] = records
@@ -230,7 +230,7 @@ describe("what a cut run is taken up with", () => {
       assert.strictEqual(answerOf(kept, "c0"), "paid 1")
     }))
 
-  it.effect("D-24: a run that is too old, or was taken up too often, ends truthfully and starts nothing", () =>
+  it.effect("D-24: a run that is too old, or was resumed too often, ends as failed and starts nothing", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       for (let length = 2; length < records.length - 1; length++) {
@@ -264,7 +264,7 @@ describe("what a cut run is taken up with", () => {
       assert.strictEqual(outcome._tag === "Failed" && (outcome.error as Session.ResumeError).reason, "too_old")
     }))
 
-  it.effect("D-12: a stop that was requested while no owner lived ends the run: what had ended is answered, nothing starts", () =>
+  it.effect("D-12: a stop requested without a living owner ends the run, answers its ended calls and starts nothing", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       for (let length = 2; length < records.length - 1; length++) {
@@ -283,7 +283,7 @@ describe("what a cut run is taken up with", () => {
       }
     }))
 
-  it.effect("D-22: turns that were spent before the kill count after it", () =>
+  it.effect("D-22: turns used before a kill count after the kill", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const isStep = ({ _tag }: Journal.Record) => _tag === "StepCompleted"
@@ -298,7 +298,7 @@ describe("what a cut run is taken up with", () => {
       assert.deepStrictEqual(kept.value.result.outcome, { _tag: "MaxTurns", maxTurns: 1 })
     }))
 
-  it.effect("D-21: the deadline is that of the first start, also where the options say it again", () =>
+  it.effect("D-21: the deadline counts from the first start, also where the resume options name the deadline again", () =>
     Effect.gen(function*() {
       const wait = Tool.make("charge", {
         parameters: { amount: Schema.Finite },
@@ -333,7 +333,7 @@ describe("what a cut run is taken up with", () => {
       assert.deepStrictEqual(kept.value.result.outcome, { _tag: "Cancelled", reason: "deadline" })
     }))
 
-  it.effect("D-05: a call that its timeout had answered keeps that answer", () =>
+  it.effect("D-05: a call answered by its timeout keeps that answer", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("charge", {
         parameters: { amount: Schema.Finite },
@@ -366,7 +366,7 @@ describe("what a cut run is taken up with", () => {
     }))
 })
 
-describe("the run of approved calls", () => {
+describe("a run of approved calls", () => {
   const long = "long ".repeat(20)
   /** A turn of two calls that wait for approvals and one that asks, over a model that counts the turns. */
   const payments = (world: Array<string>) => {
@@ -389,7 +389,7 @@ describe("the run of approved calls", () => {
   }
   const shouting = Encoder.layer({ encode: (value) => Effect.sync(() => JSON.stringify(value).toUpperCase()) })
 
-  it.effect("D-07: cut at each record, they come to the uncut result, through the encoder and within the limit", () =>
+  it.effect("D-07: approved calls of a run cut at each record have the uncut result, through the encoder and within the limit", () =>
     Effect.gen(function*() {
       const going = (world: Array<string>) =>
         Effect.gen(function*() {
@@ -430,7 +430,7 @@ describe("the run of approved calls", () => {
     }))
 })
 
-describe("what a cut run cannot be taken up with", () => {
+describe("the refusals of Session.resume", () => {
   const refused = (records: Records, given: Given) =>
     Effect.gen(function*() {
       const error = yield* Effect.flip(resumed(records, given))
@@ -438,7 +438,7 @@ describe("what a cut run cannot be taken up with", () => {
       return error as Session.ResumeError
     })
 
-  it.effect("D-10: without a claim it is refused, and nothing is written", () =>
+  it.effect("D-10: a resume without a claim is refused with a pointer to Session.claim", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const error = yield* refused(records.slice(0, 5), { takeOver: false })
@@ -446,7 +446,7 @@ describe("what a cut run cannot be taken up with", () => {
       assert.include(error.message, "Session.claim")
     }))
 
-  it.effect("a tool that was renamed, or whose schemas changed, is a typed error that names it", () =>
+  it.effect("a missing tool and a tool with changed parameters are typed errors that name the tool", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const length = records.findIndex((record) => record._tag === "CallEnded" && record.message.toolCallId === "l0")
@@ -464,7 +464,7 @@ describe("what a cut run cannot be taken up with", () => {
       assert.include(answerOf(kept, "l0"), "1970")
     }))
 
-  it.effect("a session in which no run was interrupted is a misuse that names the right call", () =>
+  it.effect("a resume of a session without an interrupted run is a misuse that names the right call", () =>
     Effect.gen(function*() {
       const { records } = yield* uncut
       const exit = yield* Effect.exit(resumed(records))

@@ -100,8 +100,8 @@ const provided = Effect.provide([
   Session.Store.layerMemory
 ])
 
-describe("what a nested run waits for", () => {
-  it.effect("D-23: rises to the session, is answered in every order, and the nested run goes on where it was", () =>
+describe("a nested run that waits", () => {
+  it.effect("D-23: waits of nested runs rise to the session and are answered in any order, and the nested runs continue", () =>
     Effect.gen(function*() {
       for (const order of sampleOf(orders(["a/q", "a/g", "b/q", "b/g"]))) {
         const where = order.join(", ")
@@ -147,7 +147,7 @@ describe("what a nested run waits for", () => {
       }
     }))
 
-  it.effect("D-23: rises through three levels, cut at every record of all journals", () =>
+  it.effect("D-23: waits rise through three levels, cut at every record of all journals", () =>
     Effect.gen(function*() {
       const world: Array<Deed> = []
       const written: Array<Written> = []
@@ -179,7 +179,7 @@ describe("what a nested run waits for", () => {
       }
     }))
 
-  it.effect("Q-14: counts once where the process ends after the call was started with it, and so does the usage", () =>
+  it.effect("Q-14: the usage of a nested run counts once where the process ends after the call's second start", () =>
     Effect.gen(function*() {
       const only: Readonly<Record<string, ReadonlyArray<Turn>>> = {
         go: [[["a", "only", {}]], "done"],
@@ -203,7 +203,7 @@ describe("what a nested run waits for", () => {
       assert.deepStrictEqual(value.result.totalUsage, uncut.value.result.totalUsage)
     }))
 
-  it.effect("a reply answers the one question that a nested run asks", () =>
+  it.effect("a reply answers the only question of a nested run", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         yield* begin([agent("only", [ask])])
@@ -218,7 +218,7 @@ describe("what a nested run waits for", () => {
       assert.deepStrictEqual(contents(session), [["a", "only is done"]])
     }))
 
-  it.effect("each answer counts once, and one to a call that does not wait is refused", () =>
+  it.effect("each answer counts once, and an answer to a call that does not wait is refused", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         const begun = yield* begin([agent("only", [ask])])
@@ -230,7 +230,7 @@ describe("what a nested run waits for", () => {
       assert.deepStrictEqual(yield* provided(program), ["already_answered", "unknown_tool_call_id"])
     }))
 
-  it.effect("a reply that denies what is open goes on with the nested run, which reads the denial", () =>
+  it.effect("a reply that denies the open calls continues the nested runs, and no denied call runs", () =>
     Effect.gen(function*() {
       const world: Array<Deed> = []
       const program = Effect.gen(function*() {
@@ -247,7 +247,7 @@ describe("what a nested run waits for", () => {
       assert.isFalse(world.some(({ tool }) => tool === "guarded"))
     }))
 
-  it.effect("a run that ends otherwise answers the call that waits as cancelled", () =>
+  it.effect("a run that ends by a halt answers its waiting call as withdrawn", () =>
     Effect.gen(function*() {
       const halt = Tool.make("halt", { parameters: {}, handler: () => Effect.succeed(Tool.halt("enough", 1)) })
       const model = casting({ ...parts, go: [[["a", "only", {}], ["h", "halt", {}]]], only: [[["q", "ask", {}]]] })
@@ -260,7 +260,7 @@ describe("what a nested run waits for", () => {
       assert.match(String(contents(session)[0]), /a,.*withdrawn/)
     }))
 
-  it.effect("where a session is not kept, a nested run that waits fails its call", () =>
+  it.effect("a nested run that waits fails its call where the session is not kept", () =>
     Effect.gen(function*() {
       const { result, session } = yield* Effect.provide(
         Session.start([{ role: "user", content: "go" }], { tools: [agent("only", [ask])] }),
@@ -270,7 +270,7 @@ describe("what a nested run waits for", () => {
       assert.match(String(contents(session)[0]), /ask_user: Which city/)
     }))
 
-  it.effect("the events of the call say what it waits for, and fold to the same session", () =>
+  it.effect("the events of a call have the waits of its nested run", () =>
     Effect.gen(function*() {
       const events: Array<Event.Event> = []
       const onEvent = (event: Event.Event) => void events.push(event)
@@ -286,7 +286,7 @@ describe("what a nested run waits for", () => {
       assert.deepInclude(own[1], { toolCallId: "a", toolName: "only", suspensions: session.suspensions })
     }))
 
-  it.effect("a nested run that asks again is asked for again, and the model is not asked meanwhile", () =>
+  it.effect("a nested run may ask again, and the outer model is not asked meanwhile", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const tools = [agent("twice", [ask])]
@@ -310,7 +310,7 @@ describe("what a nested run waits for", () => {
       assert.deepStrictEqual(asked, ["go 0", "twice 0", "twice 1", "twice 2", "go 1"])
     }))
 
-  it.effect("a stop while a nested run goes on withdraws what it would have waited for", () =>
+  it.effect("a stop while a nested run continues cancels the waiting call and the nested run", () =>
     Effect.gen(function*() {
       const stop = yield* Deferred.make<void>()
       const world: Array<Deed> = []
@@ -344,7 +344,7 @@ describe("what a nested run waits for", () => {
       assert.deepStrictEqual(world, [])
     }))
 
-  it.effect("a nested run that cannot go on is no work of its own", () =>
+  it.effect("a nested run that cannot continue leaves no unfinished session", () =>
     Effect.gen(function*() {
       const tools = [agent("only", [ask])]
       const program = Effect.gen(function*() {

@@ -20,7 +20,7 @@ const started: Journal.Record = { _tag: "RunStarted", requestId: "r", operation:
 const memory = Effect.provide(Session.Store.layerMemory, { local: true })
 
 describe("Session.snapshot", () => {
-  it.effect("keeps what waits: an approval is given behind it, and the call runs", () =>
+  it.effect("a snapshot keeps a waiting approval, and the call runs once approved", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const begun = yield* Session.open("s")
@@ -40,7 +40,7 @@ describe("Session.snapshot", () => {
       assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
     }).pipe(memory))
 
-  it.effect("is refused for a nested run, and removes nothing: its parent continues it", () =>
+  it.effect("a snapshot of a nested run is refused and removes nothing, and its parent continues the run", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const sub = Tool.fromChat("sub", { parameters: {}, chat: () => Chat.stream("inner", { tools: [pay] }) })
@@ -76,14 +76,14 @@ describe("Session.snapshot", () => {
       [{ _tag: "MessageSubmitted", id: "m", message: Message.user("hi") }],
       "a message waits for a run: a worker takes it, or Session.reply with { takes }"
     ],
-    "an answer was given that lets it go on": [
+    "an answer lets the session continue": [
       deniedTurn(0).slice(0, 6),
       "calls were settled: call Session.continue"
     ]
   }
 
   for (const [what, [records, detail]] of Object.entries(left)) {
-    it.effect(`is refused where ${what}, and removes nothing`, () =>
+    it.effect(`a snapshot is refused where ${what}, and removes nothing`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
         yield* appendAll(store, "s", [opened("s"), ...records])
@@ -93,7 +93,7 @@ describe("Session.snapshot", () => {
       }).pipe(memory))
   }
 
-  it.effect("of a session that was written to since is a SessionConflict", () =>
+  it.effect("a snapshot of a session written to since is a SessionConflict", () =>
     Effect.gen(function*() {
       const begun = yield* Session.open("s")
       yield* Session.keep(begun, (session) => Session.append(session, [Message.user("Hi")]))
@@ -134,7 +134,7 @@ describe("Session.snapshot", () => {
 })
 
 describe("the sessions of a store", () => {
-  it.effect("are listed, those with work left apart, and one that is deleted conflicts where it is run", () =>
+  it.effect("sessions are listed, unfinished sessions apart, and a run of a deleted session conflicts", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       for (const id of ["ada/1", "ada/2", "bob/1"]) yield* Session.open(id)

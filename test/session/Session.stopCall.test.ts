@@ -81,7 +81,7 @@ const stopsIn = (appends: ReadonlyArray<Append>) =>
   appends.flatMap(({ records }) => records).flatMap((record) => record._tag === "StopRequested" ? [record.call] : [])
 
 describe("Session.stop of one call", () => {
-  it.effect("G75, G76, G77: through the journal: its siblings are kept; a repeat is the first; no other call has an id", () =>
+  it.effect("G75, G76, G77: a stop of one call keeps its siblings, a repeated stop has the same id, and a stop of another path has no id", () =>
     Effect.gen(function*() {
       const told: Array<Session.StopReceipt> = []
       const paths = ["c9", "", "c1/x", "other~c1", "%", "c3/n9", "c1", "c1", "c3/n0", "c2"]
@@ -104,7 +104,7 @@ describe("Session.stop of one call", () => {
       assert.isAtMost(at, 1_000, "the run waits for no long call")
     }))
 
-  it.effect("G75: of an ended run, and of a session that is not there, nothing is stopped", () =>
+  it.effect("G75: a stop of one call in a missing session stops nothing", () =>
     Effect.gen(function*() {
       const { accepted, id } = yield* Session.stop("none", { call: "c0" })
       assert.deepStrictEqual([accepted, id], [0, undefined])
@@ -112,7 +112,7 @@ describe("Session.stop of one call", () => {
 
   for (const [name, store] of Object.entries(stores)) {
     for (const [what, call, own] of [["a call", "c1", "c1"], ["a call of a sub-agent", "c3/n0", "n0"]] as const) {
-      it.effect(`G98: ${what}, killed behind each record: stopped after the resume, and answered once (${name})`, () =>
+      it.effect(`G98: ${what} that a stop names, killed after each record, stays stopped and is answered once (${name})`, () =>
         Effect.gen(function*() {
           const appends: Array<Append> = []
           yield* elapsed(Effect.gen(function*() {
@@ -155,7 +155,7 @@ describe("Session.stop of one call", () => {
     }
   }
 
-  it.live("G98: of a worker, from another process, with the name of the sender", () =>
+  it.live("G98: a stop of one call from another process reaches a worker, with the name of the sender", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       yield* Layer.build(Worker.layer({

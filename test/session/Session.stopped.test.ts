@@ -103,7 +103,7 @@ describe("a stop at the end of the grace period", () => {
       for (const way of ["cancel", "deadline", "stop"] as const) {
         for (const depth of [0, 1, 2]) {
           const title = `${what}, by ${way}, ${depth} deep, ${where}`
-          it.effect(`O-64: is in the journal of the run that the calls belong to: ${title}`, () =>
+          it.effect(`O-64: a stopped run answers its calls and ends in its journal: ${title}`, () =>
             Effect.gen(function*() {
               const { kept, events } = yield* stopped(calls, way, depth)
               const store = yield* Session.Store
@@ -130,7 +130,7 @@ describe("a stop at the end of the grace period", () => {
   }
 
   for (const depth of [0, 1, 2]) {
-    it.effect(`O-64: also over a store that takes a moment for each append, ${depth} deep`, () =>
+    it.effect(`O-64: a stopped run ends in its journal over a slow store, ${depth} deep`, () =>
       Effect.gen(function*() {
         yield* stopped(turns["one left running, one interrupted"], "stop", depth)
         const store = yield* Session.Store
@@ -141,7 +141,7 @@ describe("a stop at the end of the grace period", () => {
   }
 
   for (const depth of [0, 1]) {
-    it.effect(`O-64: also of a run of a program, ${depth} deep`, () =>
+    it.effect(`O-64: a stopped run of a program ends in its journal, ${depth} deep`, () =>
       Effect.gen(function*() {
         const calls = turns["one left running, one interrupted"]
         const run = Effect.scoped(Effect.gen(function*() {

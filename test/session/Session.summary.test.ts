@@ -39,7 +39,7 @@ const areFolds = Effect.gen(function*() {
 })
 
 describe("the summary of a session", () => {
-  it.effect("O-33: has the earliest time of all calls that wait, in any order", () =>
+  it.effect("O-33: a summary has the earliest expiry time of all waiting calls, in any order", () =>
     Effect.gen(function*() {
       const waits = (name: string, expiresIn: number | "infinity") =>
         Tool.make(name, { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?", { expiresIn })) })
@@ -76,7 +76,7 @@ describe("the summary of a session", () => {
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("O-33: tells jobs that failed from those that are done, and from those that wait", () =>
+  it.effect("O-33: summaries tell failed sessions from completed and from waiting sessions", () =>
     Effect.gen(function*() {
       const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which one?")) })
       const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
@@ -114,7 +114,7 @@ describe("the summary of a session", () => {
       assert.deepStrictEqual(errors.map(({ id }) => id), ["tool"])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("O-33: has a title and a last line, in one line each, cut between characters", () =>
+  it.effect("O-33: a summary has a title and a last line, in one line each, cut between characters", () =>
     Effect.gen(function*() {
       yield* Session.submit("submitted", "  One\n\ttwo ", {})
       yield* reply("long", "😀".repeat(200), [done, done])
@@ -127,7 +127,7 @@ describe("the summary of a session", () => {
       yield* areFolds
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("O-33: keeps outcome, error, agent and branch over a recovery, a snapshot and the next start", () =>
+  it.effect("O-33: a summary keeps outcome, error, agent and branch over a recovery and a snapshot, and the next run replaces the outcome", () =>
     Effect.gen(function*() {
       const forkedFrom = { id: "first", version: 4, message: "m2" }
       yield* Session.open("s", { origin: { agent: "travel", forkedFrom } })
@@ -149,7 +149,7 @@ describe("the summary of a session", () => {
       yield* areFolds
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("O-33: an unknown status is a defect that names those that there are", () =>
+  it.effect("O-33: an unknown status is a defect that names the known statuses", () =>
     Effect.gen(function*() {
       const status = "failed" as "error"
       for (const refused of [Stream.runDrain(Session.list({ status })), Session.count({ status })]) {

@@ -34,7 +34,7 @@ describe("Session.settle", () => {
     { id: "p2", answer: { _tag: "Denied", reason: "too much" } }
   ]
 
-  it.effect("all verdicts and the message are one append, as each of them alone would be", () =>
+  it.effect("all verdicts and the message are one append, with the same effect as single verdicts", () =>
     memory(Effect.gen(function*() {
       const kept = yield* waiting("s", "pay:p1", "ask:q1", "pay:p2")
       const store = yield* Session.Store
@@ -59,7 +59,7 @@ describe("Session.settle", () => {
       assert.deepStrictEqual({ ...settled.session, answered: [] }, { ...alone, answered: [] })
     })))
 
-  it.effect("a verdict that is refused leaves nothing of the others, nor of the message", () =>
+  it.effect("a refused verdict leaves nothing of the other verdicts and of the message", () =>
     memory(Effect.gen(function*() {
       const kept = yield* waiting("s", "pay:p1", "ask:q1", "pay:p2")
       const wrong = [...verdicts, { id: "none", answer: { _tag: "Approved" } } as const]
@@ -70,7 +70,7 @@ describe("Session.settle", () => {
       assert.deepStrictEqual(yield* tagsBehind("s", kept.version), [])
     })))
 
-  it.effect("verdicts and a message that come again under their ids change nothing, and others are refused", () =>
+  it.effect("repeated verdicts and a repeated message change nothing, and other content under their ids is refused", () =>
     memory(Effect.gen(function*() {
       const kept = yield* waiting("s", "pay:p1", "ask:q1", "pay:p2")
       const give = (verdicts: ReadonlyArray<Session.Verdict>, message: Session.Submission) =>
@@ -109,7 +109,7 @@ describe("Session.settle", () => {
       }
     }))
 
-  it.effect("refuses an unknown option of a verdict, and a message to a session that is not kept", () =>
+  it.effect("an unknown option of a verdict is a defect, and so is a message to a session that is not kept", () =>
     Effect.gen(function*() {
       const session = yield* after("pay:p1")
       const odd = { id: "p1", answer: { _tag: "Approved" }, who: "ada" } as Session.Verdict
@@ -140,7 +140,7 @@ describe("Journal.fold", () => {
     return yield* entries("s")
   }).pipe(Effect.scoped, memory)
 
-  it.effect("is the session that is loaded, at each version", () =>
+  it.effect("a fold equals the loaded session at each version", () =>
     Effect.gen(function*() {
       const all = yield* records
       assert.isAbove(all.length, 15)
@@ -157,7 +157,7 @@ describe("Journal.fold", () => {
       }
     }))
 
-  it.effect("what it has given out, and its copies, stay as they are", () =>
+  it.effect("the sessions and copies that a fold has given out stay unchanged", () =>
     Effect.gen(function*() {
       const all = yield* records
       const fold = Journal.fold("s")
@@ -182,7 +182,7 @@ describe("claims without a read", () => {
   const ownerOf = (id: string) =>
     Effect.flatMap(Session.Store, (store) => Effect.map(store.claimOf(id), (claim) => claim?.owner))
 
-  it.effect("claimUnfinished takes as many as it may, and different owners get different sessions", () =>
+  it.effect("claimUnfinished takes at most its limit, and different owners get different sessions", () =>
     memory(Effect.gen(function*() {
       yield* submitted("a", "b", "c")
       yield* Session.open("idle")
@@ -192,7 +192,7 @@ describe("claims without a read", () => {
       assert.deepStrictEqual(yield* Effect.forEach(["a", "b", "c", "idle"], ownerOf), ["one", "one", "two", undefined])
     })))
 
-  it.effect("Session.claim reads the session of a claim, and gives the claim back once", () =>
+  it.effect("Session.claim reads the session of a claim, and releases the claim once", () =>
     memory(Effect.gen(function*() {
       yield* submitted("a")
       const store = yield* Session.Store
@@ -212,7 +212,7 @@ describe("claims without a read", () => {
       assert.strictEqual(requests, 1)
     })))
 
-  it.effect("a store that does not answer a release is waited for once", () =>
+  it.effect("an unanswered release is awaited once", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       let requests = 0
@@ -234,7 +234,7 @@ describe("claims without a read", () => {
       yield* (yield* Journal.claim("a", { owner: "two" })).release
     })))
 
-  it.effect("Journal.claim that is interrupted while the store answers leaves no claim", () =>
+  it.effect("a Journal.claim interrupted while the store answers leaves no claim", () =>
     memory(Effect.gen(function*() {
       const store = yield* Session.Store
       const isTaken = Deferred.makeUnsafe<void>()
@@ -256,7 +256,7 @@ describe("claims without a read", () => {
       assert.isUndefined(yield* ownerOf("a"))
     })))
 
-  it.effect("an object that is no claim is refused, wherever one is taken", () =>
+  it.effect("an object that is not a claim is refused by each function that takes a claim", () =>
     memory(
       Effect.gen(function*() {
         const claimed = yield* Session.claim("a")
@@ -274,7 +274,7 @@ describe("claims without a read", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("an option that no claim has is refused by its name", () =>
+  it.effect("an unknown option and an invalid limit of a claim are refused by name", () =>
     memory(Effect.gen(function*() {
       const odd = { terms: "1 second" } as Journal.ClaimOptions
       assert.include(yield* defect(Journal.claimUnfinished(1, odd)), "Journal.claimUnfinished")
@@ -289,7 +289,7 @@ describe("claims without a read", () => {
 describe("Session.drive and Session.reload", () => {
   const options = { run: () => ({ tools }) }
 
-  it.effect("drives what came since the session was read, and nothing once its owner is leaving", () =>
+  it.effect("Session.drive runs what came since the session was read, and nothing once its owner is leaving", () =>
     memory(
       Effect.gen(function*() {
         const claimed = yield* Session.claim("s")
@@ -303,7 +303,7 @@ describe("Session.drive and Session.reload", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("a session whose last run failed is continued only with retry", () =>
+  it.effect("Session.drive continues a session whose last run failed only with retry", () =>
     memory(
       Effect.gen(function*() {
         const claimed = yield* Session.claim("s")
@@ -318,7 +318,7 @@ describe("Session.drive and Session.reload", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("reload keeps the claim, and has a removed session at version 0", () =>
+  it.effect("Session.reload keeps the claim, and has a removed session at version 0", () =>
     memory(
       Effect.gen(function*() {
         const opened = yield* Session.open("s")
@@ -333,7 +333,7 @@ describe("Session.drive and Session.reload", () => {
       }).pipe(Effect.scoped)
     ))
 
-  it.effect("an option that no drive has is refused by its name", () =>
+  it.effect("an unknown option of Session.drive is a defect", () =>
     memory(
       Effect.gen(function*() {
         const claimed = yield* Session.claim("s")

@@ -19,8 +19,8 @@ const withDone = Effect.provide(Script.layer([done]))
 const refusal = <A, E extends { readonly _tag: string }, R>(effect: Effect.Effect<A, E, R>) =>
   Effect.map(Effect.flip(effect), (error) => "reason" in error ? error.reason : error._tag)
 
-describe("the functions of data", () => {
-  it.effect("take the session first, or last behind what they do", () =>
+describe("data-first and data-last functions", () => {
+  it.effect("a function takes the session first, or last after its other arguments", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p", "appr:m", "ask:q", "pay:o")
       assert.deepStrictEqual(waiting.suspensions.map(({ id }) => id), ["p", "m", "q", "o"])
@@ -55,7 +55,7 @@ describe("the functions of data", () => {
 })
 
 describe("approvals", () => {
-  it.effect("an approved call runs when the session continues, once, before the model is called", () =>
+  it.effect("an approved call runs once when the session continues, before the model is called", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const waiting = yield* after("echo:e", "pay:p")
@@ -70,7 +70,7 @@ describe("approvals", () => {
       assert.strictEqual(runs.length, 1)
     }))
 
-  it.effect("its arguments can be edited, and are decoded like a model's", () =>
+  it.effect("the arguments of an approved call can be edited, and are decoded like a model's arguments", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p")
       for (const [amount, expected] of [[1, [{ amount: 1 }]], ["all of it", []]] as Array<[unknown, Array<unknown>]>) {
@@ -83,7 +83,7 @@ describe("approvals", () => {
       }
     }))
 
-  it.effect("a denied call never runs: it is answered as denied when the session continues", () =>
+  it.effect("a denied call never runs, and is answered as denied", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const denied = yield* Session.deny(yield* after("pay:p"), "p", "too much")
@@ -95,7 +95,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(runs, [])
     }))
 
-  it.effect("R-527: an id that names no wait is refused with those that wait, by each verdict", () =>
+  it.effect("R-527: each verdict refuses an id that names no wait, and lists the waiting ids", () =>
     Effect.gen(function*() {
       const session = yield* after("pay:p", "ask:q")
       const ids = ["nosuch", "p/q", "p~p", "/p", "%70", "", "__proto__", "x/".repeat(1_000)]
@@ -118,7 +118,7 @@ describe("approvals", () => {
       }
     }))
 
-  it.effect("O-18: a call and a nested call whose path reads like its id have two names", () =>
+  it.effect("O-18: a call and a nested call whose path reads like its id have different names", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const sub = Tool.fromChat("sub", { parameters: {}, chat: () => Chat.stream("inner", { tools: [pay] }) })
@@ -144,7 +144,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(runs, [{ amount: 9 }])
     }).pipe(Effect.provide(Session.Store.layerMemory, { local: true })))
 
-  it.effect("O-40: the refusal of a second answer says which one stands, since when, and what to do", () =>
+  it.effect("O-40: the refusal of a second answer names the first answer, its time and the next operation", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(Date.parse("2026-03-01T10:00:00Z"))
       const denied = yield* Session.deny(yield* after("pay:p"), "p", "too much")
@@ -156,7 +156,7 @@ describe("approvals", () => {
       assert.match(detail ?? "", /Session\.continue/)
     }))
 
-  it.effect("a verdict or a message that settle cannot take is a defect that says what would be right", () =>
+  it.effect("an invalid verdict or message of settle is a defect that says what would be right", () =>
     Effect.gen(function*() {
       const session = yield* after("pay:p")
       const approved = { id: "p", answer: { _tag: "Approved" } }
@@ -181,7 +181,7 @@ describe("approvals", () => {
       }
     }))
 
-  it.effect("a result is no approval, and an approval no answer", () =>
+  it.effect("a result is no approval, and an approval is no answer", () =>
     Effect.gen(function*() {
       const session = yield* after("pay:p", "appr:m", "ask:q")
       assert.strictEqual(yield* refusal(Session.answer(session, "p", "paid")), "invalid_answer")
@@ -190,7 +190,7 @@ describe("approvals", () => {
       assert.strictEqual(yield* refusal(Session.approve(session, "nobody")), "unknown_tool_call_id")
     }))
 
-  it.effect("an id that is no text is one of an unknown call", () =>
+  it.effect("an id that is not a text is refused as an unknown call", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p")
       for (const id of [undefined, null, 3, {}] as ReadonlyArray<unknown> as ReadonlyArray<string>) {
@@ -204,7 +204,7 @@ describe("approvals", () => {
       }
     }))
 
-  it.effect("a refused list of verdicts names every call that still waits, and says that none of them counts", () =>
+  it.effect("a refused list of verdicts names every call that still waits, and says that no verdict counts", () =>
     Effect.gen(function*() {
       const waiting = yield* after("pay:p", "pay:o")
       const settled = yield* Session.deny(waiting, "o", "no")
@@ -222,7 +222,7 @@ describe("approvals", () => {
       assert.match(yield* detailOf(settled, p, { ...p, id: "o" }), /"o" comes too late: it was denied .*wait: "p"$/)
     }))
 
-  it.effect("what is said with it comes behind its answer, and nothing can be appended before", () =>
+  it.effect("a message after an approval follows the approved call's answer, and nothing can be appended before", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const approved = yield* Session.approve(yield* after("pay:p"), "p")
@@ -232,7 +232,7 @@ describe("approvals", () => {
       assert.isEmpty(check.thread(session.thread))
     }))
 
-  it.effect("an approved call may ask in its turn, and a step may be the approved calls alone", () =>
+  it.effect("an approved call may ask in its turn, and a step may run the approved calls alone", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const asks = { ...pay, handler: ask.handler as never }
@@ -247,7 +247,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(step.result.toolResults.map(told), ["TM(p,paid)"])
     }))
 
-  it.effect("a stream that is left while an approved call runs does not run it again, and keeps the others", () =>
+  it.effect("a stream left while an approved call runs does not run the call again, and keeps the other approved calls", () =>
     Effect.gen(function*() {
       const { pay } = payer()
       const waiting = yield* after("pay:p1", "pay:p2")
@@ -267,7 +267,7 @@ describe("approvals", () => {
 })
 
 describe("typed questions", () => {
-  it.effect("only an answer of the type is taken; a text that is JSON may be meant as such", () =>
+  it.effect("only an answer of the question's type is accepted, also as JSON text", () =>
     Effect.gen(function*() {
       const session = yield* after("many:q")
       for (const bad of ["some", 1.5, null, { count: 1 }]) {
@@ -281,7 +281,7 @@ describe("typed questions", () => {
       assert.strictEqual((yield* withDone(Session.reply(session, "3"))).session.status, "completed")
     }))
 
-  it.effect("a question whose time is up takes no answer: expire gives it the default", () =>
+  it.effect("an expired question takes no answer, and expire gives its default", () =>
     Effect.gen(function*() {
       const session = yield* after("many:q", "ask:r")
       assert.strictEqual(yield* Session.expire(session), session)
@@ -293,7 +293,7 @@ describe("typed questions", () => {
       assert.strictEqual(yield* Session.expire(expired), expired)
     }))
 
-  it.effect("an approval whose time is up counts as denied", () =>
+  it.effect("an expired approval counts as denied", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer({ answerWithin: "1 minute" })
       const { session } = yield* Session.start("go", { tools: [pay] }).pipe(
@@ -308,8 +308,8 @@ describe("typed questions", () => {
     }))
 })
 
-describe("several at once", () => {
-  it.effect("a reply cannot say which it answers; the first question is mirrored", () =>
+describe("several waiting calls", () => {
+  it.effect("a reply to several questions is refused, and the session shows the first question", () =>
     Effect.gen(function*() {
       const session = yield* after("appr:m", "ask:q1", "ask:q2")
       assert.deepInclude(session, { status: "awaiting_user", pendingToolCallId: "q1" })
@@ -391,9 +391,9 @@ const adopt = (kept: Session.Kept, session: Session.Session) =>
     return { ...kept, session, version }
   })
 
-describe("k suspensions", () => {
+describe("any number of suspensions", () => {
   for (const pattern of patterns) {
-    it.effect(`${pattern.join(", ")}: every order of every number of them`, () =>
+    it.effect(`each order of answers has the same effect, for any number of the calls ${pattern.join(", ")}`, () =>
       Effect.gen(function*() {
         let seed = 0
         let count = 0

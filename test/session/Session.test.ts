@@ -19,7 +19,7 @@ const ids = (session: Session.Session) => session.pendingToolCalls.map((call) =>
 const withDone = Effect.provide(Script.layer([done]))
 
 describe("Session: start", () => {
-  it.effect("an operation looks at what it was given when it is run", () =>
+  it.effect("an operation reads its input when the operation runs", () =>
     Effect.gen(function*() {
       const unreadable = Object.defineProperty({ role: "user" }, "content", {
         enumerable: true,
@@ -32,7 +32,7 @@ describe("Session: start", () => {
       assert.isTrue(Exit.isFailure(exit))
     }))
 
-  it.effect("L-01, R-450: a stop turn completes it, with the thread of the result", () =>
+  it.effect("L-01, R-450: a stop turn completes the session, with the thread of the result", () =>
     Effect.gen(function*() {
       const { result, session } = yield* withDone(Session.start([Message.user("go")]))
       assert.strictEqual(session.status, "completed")
@@ -41,13 +41,13 @@ describe("Session: start", () => {
       assert.deepStrictEqual(session.thread.messages, result.thread.messages)
     }))
 
-  it.effect("L-02, R-453: what is neither a session nor a thread is refused", () =>
+  it.effect("L-02, R-453: an input that is neither a session nor a thread is refused", () =>
     Effect.gen(function*() {
       const failure = yield* Effect.flip(withDone(Session.start(42 as never)))
       assert.deepInclude(failure, { _tag: "ValidationError", reason: "invalid_session_input" })
     }))
 
-  it.effect("R-453: a session keeps its id, context and metadata; a thread and a text begin one", () =>
+  it.effect("R-453: a session keeps its id, context and metadata, and a thread or a text begins a session", () =>
     Effect.gen(function*() {
       const begun = Session.make({
         id: "s",
@@ -61,7 +61,7 @@ describe("Session: start", () => {
       assert.strictEqual((yield* withDone(Session.start("go"))).session.status, "completed")
     }))
 
-  it.effect("L-14, R-454: max_turns, halt_when, a cancellation and a halt of a tool's own complete it", () =>
+  it.effect("L-14, R-454: max_turns, halt_when, a cancellation and a tool's halt complete the session", () =>
     Effect.gen(function*() {
       const model = Effect.provide(Script.layer([calling("echo:c0"), done]))
       const run = (options: object) => Effect.map(model(Session.start("go", { tools, ...options })), (done) => done)
@@ -91,7 +91,7 @@ describe("Session: start", () => {
       assert.deepStrictEqual(seen, [[{ c: 3 }, "other"], [{ a: 1 }, "s"], [{ b: 2 }, null]])
     }))
 
-  it.effect("R-462: options of a run are not kept", () =>
+  it.effect("R-462: the options of a run are not kept in the session", () =>
     Effect.gen(function*() {
       const first = yield* Session.start("go", { tools, maxTurns: 1, mode: "auto" }).pipe(
         Effect.provide(Script.layer([calling("echo:c0")]))
@@ -105,7 +105,7 @@ describe("Session: start", () => {
 })
 
 describe("Session: questions", () => {
-  it.effect("L-03, R-454: a question leaves it waiting for the user", () =>
+  it.effect("L-03, R-454: a question leaves the session waiting for the user", () =>
     Effect.gen(function*() {
       const session = yield* after("ask:c0")
       assert.deepInclude(session, {
@@ -133,7 +133,7 @@ describe("Session: questions", () => {
       ])
     }))
 
-  it.effect("R-457: answering by the id has the same effect and calls no model", () =>
+  it.effect("R-457: an answer by id has the same effect as a reply, and calls no model", () =>
     Effect.gen(function*() {
       const answered = yield* Session.answer(yield* after("ask:c0"), "c0", "Oslo")
       assert.strictEqual(answered.status, "idle")
@@ -145,7 +145,7 @@ describe("Session: questions", () => {
       ])
     }))
 
-  it.effect("L-05, R-451, R-452: while a question waits, going on without an answer is a defect that names reply", () =>
+  it.effect("L-05, R-451, R-452: a continuation while a question waits is a defect that names reply", () =>
     Effect.gen(function*() {
       const asked = yield* after("ask:c0")
       for (
@@ -165,7 +165,7 @@ describe("Session: questions", () => {
       assert.strictEqual(session.status, "completed")
     }))
 
-  it.effect("R-452, R-454: where several calls wait, the defect names for each kind the call that settles it", () =>
+  it.effect("R-452, R-454: where several calls wait, the defect names the settling function for each kind of call", () =>
     Effect.gen(function*() {
       const answer = "Session.answer for each question"
       const submit = "Session.answer for each manual call"
@@ -197,7 +197,7 @@ describe("Session: questions", () => {
 })
 
 describe("Session: manual calls", () => {
-  it.effect("L-06, R-454: manual calls leave it waiting for tools, each of them or the whole loop", () =>
+  it.effect("L-06, R-454: manual calls leave the session waiting for tools, also in manual mode", () =>
     Effect.gen(function*() {
       const session = yield* after("appr:m1", "appr:m2")
       assert.deepStrictEqual([session.status, ids(session)], ["awaiting_tools", ["m1", "m2"]])
@@ -207,7 +207,7 @@ describe("Session: manual calls", () => {
       assert.deepStrictEqual([whole.session.status, ids(whole.session)], ["awaiting_tools", ["c0", "c1"]])
     }))
 
-  it.effect("L-07, R-458, R-459, M-28: results are submitted one by one, in any order, are kept in call order, and call no model", () =>
+  it.effect("L-07, R-458, R-459, M-28: results are submitted one by one in any order, are kept in call order, and call no model", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1", "appr:m2")
       const one = yield* Session.answer(waiting, "m2", "second")
@@ -217,7 +217,7 @@ describe("Session: manual calls", () => {
       assert.deepStrictEqual(transcript(both.thread).slice(-2), ["TM(m1,first)", "TM(m2,second)"])
     }))
 
-  it.effect("L-11, R-460: going on afterwards, the model sees them", () =>
+  it.effect("L-11, R-460: the model reads submitted results when the session continues", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1")
       const ready = yield* Session.answer(waiting, "m1", "yes")
@@ -228,7 +228,7 @@ describe("Session: manual calls", () => {
       assert.strictEqual(session.status, "completed")
     }))
 
-  it.effect("R-470: the session's id is the key of the prompt cache, unless a run sets another", () =>
+  it.effect("R-470: the session id is the key of the prompt cache, unless a run sets another key", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([done, done])
       const session = Session.make({ id: "s1" })
@@ -237,7 +237,7 @@ describe("Session: manual calls", () => {
       assert.deepStrictEqual((yield* model.requests).map((request) => request.cacheKey), ["s1", "own"])
     }))
 
-  it.effect("L-08, L-12, R-458: an id that does not wait is refused with its name, and the session is as it was", () =>
+  it.effect("L-08, L-12, R-458: an id that does not wait is refused with its name, and the session stays unchanged", () =>
     Effect.gen(function*() {
       const waiting = yield* after("echo:a", "appr:m")
       const copy = structuredClone(waiting)
@@ -249,7 +249,7 @@ describe("Session: manual calls", () => {
       assert.deepStrictEqual(waiting, copy)
     }))
 
-  it.effect("L-09, R-459: a batch stops at the first that is refused, and none is the same session", () =>
+  it.effect("L-09, R-459: a batch stops at its first refused result, and an empty batch returns the same session", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m1", "appr:m2")
       const result = (id: string, value: unknown) => ({ id, answer: { _tag: "Value", value } }) as const
@@ -262,7 +262,7 @@ describe("Session: manual calls", () => {
       assert.strictEqual(all.status, "idle")
     }))
 
-  it.effect("L-10, R-451, R-452, R-458: a reply while tools are awaited is a defect, and a result while none is, is refused", () =>
+  it.effect("L-10, R-451, R-452, R-458: a reply while tools are awaited is a defect, and a result for no awaited tool is refused", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:m")
       assert.include(yield* defect(withDone(Session.reply(waiting, "hi"))), "Session.answer for each manual call")
@@ -281,7 +281,7 @@ describe("Session: manual calls", () => {
       ])
     }))
 
-  it.effect("L-19: a result is written unchanged if it is a text, as JSON if it is an object, and else as text", () =>
+  it.effect("L-19: a text result is written unchanged, an object as JSON, and any other value as text", () =>
     Effect.gen(function*() {
       const waiting = yield* after("appr:a", "appr:b", "appr:c")
       const session = yield* Session.answer(waiting, "a", "s").pipe(
@@ -297,7 +297,7 @@ describe("Session: manual calls", () => {
 })
 
 describe("Session: errors", () => {
-  it.effect("L-13, R-454, R-456: a run that breaks succeeds with a session in error, which no operation takes", () =>
+  it.effect("L-13, R-454, R-456: a broken run succeeds with a session in error, which every operation refuses", () =>
     Effect.gen(function*() {
       const { result, session } = yield* Session.start("go").pipe(
         Effect.provide(Script.layer([[text("par"), error("timeout")]]))
@@ -321,7 +321,7 @@ describe("Session: errors", () => {
       }
     }))
 
-  it.effect("M-23: recovering resumes from every error, with the thread unchanged, and every operation continues", () =>
+  it.effect("M-23: Session.recover resumes from every error with the thread unchanged, and every operation continues", () =>
     Effect.gen(function*() {
       const cut = yield* Effect.provide(Session.start("go"), Script.layer([[text("par"), error("timeout")]]))
       const later = yield* Effect.provide(
@@ -360,7 +360,7 @@ describe("Session: errors", () => {
       }
     }))
 
-  it.effect("M-23: a kept session that was recovered is what the store has from then on", () =>
+  it.effect("M-23: a recovered session that is kept is in the store from then on", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s", { thread: Thread.fromMessages([Message.user("go")]) })
       const broken = yield* Session.keep(opened, (session) =>
@@ -396,7 +396,7 @@ describe("Session: errors", () => {
       assert.include(yield* defect(withDone(misuse)), "pending must be \"deny\"; got: \"allow\"")
     }))
 
-  it.effect("M-24: a reply that denies waiting calls answers each of them, and continues", () =>
+  it.effect("M-24: a reply that denies waiting calls answers each call, and continues", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const waiting = yield* after("pay:p1", "appr:m1", "echo:c0", "pay:p2")
@@ -421,7 +421,7 @@ describe("Session: errors", () => {
       }
     }))
 
-  it.effect("M-24: one question is still answered by the reply, and several are withdrawn", () =>
+  it.effect("M-24: a reply with pending: \"deny\" answers a single question, and withdraws several questions", () =>
     Effect.gen(function*() {
       const one = yield* withDone(Session.reply(yield* after("ask:q", "pay:p"), "Oslo", { pending: "deny" }))
       const told = one.session.thread.messages.find(({ toolCallId }) => toolCallId === "q")
@@ -436,7 +436,7 @@ describe("Session: errors", () => {
       assert.strictEqual(free.session.status, "completed")
     }))
 
-  it.effect("M-24: a reply that is refused denies nothing, in the session and in its journal", () =>
+  it.effect("M-24: a refused reply denies nothing, in the session and in its journal", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const waiting = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools })).pipe(
@@ -479,7 +479,7 @@ describe("Session: errors", () => {
       assert.deepStrictEqual(tags, ["CallSettled", "CallSettled", "RunStarted", "StepCompleted", "RunEnded"])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("R-454: a tool failure that halts is an error with its exception, or with the call", () =>
+  it.effect("R-454: the error of a halting tool failure is its exception, or names the call", () =>
     Effect.gen(function*() {
       const run = (onToolError: any) =>
         Session.start("go", { tools, onToolError }).pipe(Effect.provide(Script.layer([calling("boom:b")])))
@@ -494,7 +494,7 @@ describe("Session: errors", () => {
       assert.strictEqual(thrown.session.metadata["error"], exception)
     }))
 
-  it.effect("R-456: a failure to start leaves the caller's session untouched", () =>
+  it.effect("R-456: a failure to start leaves the caller's session unchanged", () =>
     Effect.gen(function*() {
       const asked = yield* after("ask:c0")
       const copy = structuredClone(asked)
@@ -505,14 +505,14 @@ describe("Session: errors", () => {
       assert.deepStrictEqual(asked, copy)
     }))
 
-  it("R-466: data that contradicts its status is no session", () => {
+  it("R-466: data that contradicts its status is not a session", () => {
     const session = Session.make()
     for (const status of ["awaiting_user", "awaiting_tools", "error"] as const) {
       assert.throws(() => throughJson({ ...session, status }), /needs/)
     }
   })
 
-  it.effect("R-467: a turn without calls hands nothing over, also when the whole loop is by hand", () =>
+  it.effect("R-467: a turn without calls hands nothing over, also in manual mode", () =>
     Effect.gen(function*() {
       const { session } = yield* Session.start("go", { mode: "manual" }).pipe(
         Effect.provide(Script.layer([[finish("tool_calls")]]))
@@ -522,7 +522,7 @@ describe("Session: errors", () => {
 })
 
 describe("Session: steps", () => {
-  it.effect("L-20, R-455: a step that ran tools leaves it idle, a halt and a text complete it, a question waits", () =>
+  it.effect("L-20, R-455: a step that ran tools leaves the session idle, a halt or a text completes the session, and a question waits", () =>
     Effect.gen(function*() {
       const step = (script: Script.Input) =>
         Effect.map(
@@ -551,7 +551,7 @@ const fold = <M extends "chat" | "step">(session: Session.Session, mode: M, even
   events.reduce((reducer, event) => Session.applyEvent(reducer, event), Session.reducer(session, mode))
 
 describe("Session: the reducer", () => {
-  it.effect("L-16, R-463: over a full stream it gives the session of the operation, twice, and changes nothing", () =>
+  it.effect("L-16, R-463: the reducer of a full stream gives the operation's session, twice, and leaves its input unchanged", () =>
     Effect.gen(function*() {
       const session = Session.make({ id: "s" })
       const copy = structuredClone(session)
@@ -565,7 +565,7 @@ describe("Session: the reducer", () => {
       assert.deepStrictEqual(session, copy)
     }))
 
-  it.effect("L-17, R-463, R-469: a run that was cut at any point is cancelled, and can be continued", () =>
+  it.effect("L-17, R-463, R-469: a run cut at any point is cancelled, and can be continued", () =>
     Effect.gen(function*() {
       const session = Session.make()
       const events = yield* chunks(session, [calling("echo:c0"), done])
@@ -579,7 +579,7 @@ describe("Session: the reducer", () => {
       }
     }))
 
-  it.effect("L-17: cut after a step whose calls wait, it waits for them", () =>
+  it.effect("L-17: a run cut after a step with waiting calls waits for the calls", () =>
     Effect.gen(function*() {
       const session = Session.make()
       const events = yield* chunks(session, [calling("appr:m", "ask:q")])
@@ -588,7 +588,7 @@ describe("Session: the reducer", () => {
       assert.strictEqual(left.status, "awaiting_user")
     }))
 
-  it.effect("L-17, R-463: a step that was cut leaves the session as it was", () =>
+  it.effect("L-17, R-463: a cut step leaves the session unchanged", () =>
     Effect.gen(function*() {
       const session = Session.make({ thread: Thread.fromMessages([Message.user("go")]) })
       const events = yield* chunks(session, [calling("echo:c0")], Session.streamStep(session, { tools }))
@@ -600,11 +600,11 @@ describe("Session: the reducer", () => {
       assert.strictEqual(Session.finalize(fold(session, "step", events)).session.status, "idle")
     }))
 
-  it("R-463: another mode is a defect", () => {
+  it("R-463: an unknown mode of the reducer is a defect", () => {
     assert.throws(() => Session.reducer(Session.make(), "batch" as never), /mode/)
   })
 
-  it.effect("R-464: a stream that is dropped leaves the session usable, without the last user message", () =>
+  it.effect("R-464: a dropped stream leaves the session usable, without the last user message", () =>
     Effect.gen(function*() {
       const session = yield* after("ask:c0")
       const stream = Session.streamReply(session, "Oslo")
@@ -622,7 +622,7 @@ describe("Session: JSON", () => {
     completed: after("stop1:h")
   }
 
-  it.effect("L-18, R-465: it comes back the same at every status, and the next operation works on it", () =>
+  it.effect("L-18, R-465: a session survives JSON at every status, and the next operation continues the session", () =>
     Effect.gen(function*() {
       for (const [status, state] of Object.entries(states)) {
         const session = yield* state
@@ -636,7 +636,7 @@ describe("Session: JSON", () => {
       }
     }))
 
-  it.effect("L-18: in error, too", () =>
+  it.effect("L-18: a session in error survives JSON", () =>
     Effect.gen(function*() {
       const { session } = yield* Session.start("go").pipe(
         Effect.provide(Script.layer([[text("par"), error("timeout")]]))
@@ -645,7 +645,7 @@ describe("Session: JSON", () => {
       assert.deepInclude(failure, { reason: "session_in_error_state" })
     }))
 
-  it.effect("R-450: appending makes no call", () =>
+  it.effect("R-450: an append makes no call", () =>
     Effect.gen(function*() {
       const session = yield* Session.appendUser(Session.make(), "hi")
       const more = yield* Session.append(session, [Message.assistant("hello")])
@@ -672,7 +672,7 @@ describe("Session: the scope of the caller", () => {
       ["streamed", Stream.runDrain(Session.streamStart([Message.user("go")], acquiring))]
     ] as const
   ) {
-    it.effect(`is that of what an observer acquires, in an operation that is ${name}`, () =>
+    it.effect(`what an observer acquires lives until the caller's scope closes, in an operation that is ${name}`, () =>
       Effect.gen(function*() {
         const model = Script.layer([[Script.text("done"), Script.finish("stop")]])
         yield* Effect.scoped(Effect.gen(function*() {

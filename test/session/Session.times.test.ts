@@ -53,7 +53,7 @@ const timesOf = (records: ReadonlyArray<Journal.Record>) =>
 const moments = (events: ReadonlyArray<Event.PublicEvent>) => events.map(({ _tag, at }) => [_tag, at])
 
 describe("times of records", () => {
-  it.effect("V-21: of a run are counted from its start", () =>
+  it.effect("V-21: the times of a run count from its start", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(1_000_000)
       const records = yield* recorded(turns)
@@ -76,7 +76,7 @@ describe("times of records", () => {
       assert.deepStrictEqual(Journal.check(records), [])
     }))
 
-  it.effect("V-21: of a resumed run are counted from its resumption", () =>
+  it.effect("V-21: the times of a resumed run count from its resumption", () =>
     Effect.gen(function*() {
       const records = yield* recorded(turns.toSpliced(1, 1))
       const cut = records.slice(0, records.findIndex(({ _tag }) => _tag === "CallEnded"))
@@ -101,7 +101,7 @@ describe("times of records", () => {
       ])
     }))
 
-  it.effect("V-21: never decrease, also where the clock is set back, or is behind that of the process before", () =>
+  it.effect("V-21: times never decrease, also where the clock is set back or is behind the earlier process's clock", () =>
     Effect.gen(function*() {
       const clock = yield* Clock.Clock
       let behind = 0
@@ -137,7 +137,7 @@ describe("times of records", () => {
       }).pipe(Effect.provide(prefixed("s", cut)))
     }))
 
-  it.effect("V-21: of an abandoned run are counted from its last resumption", () =>
+  it.effect("V-21: the times of an abandoned run count from its last resumption", () =>
     Effect.gen(function*() {
       const records = yield* recorded(turns.toSpliced(1, 1))
       const cut = records.slice(0, records.findIndex(({ _tag }) => _tag === "CallEnded"))
@@ -152,7 +152,7 @@ describe("times of records", () => {
       }).pipe(Effect.provide(prefixed("s", [...cut, unsealed])))
     }))
 
-  it.effect("V-21: of each attempt of a call are its own", () =>
+  it.effect("V-21: each attempt of a call has its own times", () =>
     Effect.gen(function*() {
       let attempts = 0
       const flaky = Tool.make("flaky", {
@@ -174,7 +174,7 @@ describe("times of records", () => {
       ])
     }))
 
-  it.effect("V-21: of commands are those of the clock", () =>
+  it.effect("V-21: commands have the time of the clock", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(2_000)
       yield* Session.submit("s", "go", { id: "m" })
@@ -194,7 +194,7 @@ describe("times of records", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("V-21: of a denial by a reply, and of a stop, are those of the clock", () =>
+  it.effect("V-21: a denial by a reply and a stop have the time of the clock", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const waiting = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools: [ask] }))
@@ -217,7 +217,7 @@ describe("times of records", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("V-21: are in no record of a session that is not kept, and change nothing of its result", () =>
+  it.effect("V-21: a kept run with its times has the same session as a run that is not kept", () =>
     Effect.gen(function*() {
       const own = yield* Effect.provide(withinHour(Session.reply(Session.make(), "go", { tools: [work, ask] })), [
         Script.layer(turns)
@@ -227,8 +227,8 @@ describe("times of records", () => {
     }))
 })
 
-describe("times of events that a journal tells", () => {
-  it.effect("V-21: are those of the live events, from the start of a call on", () =>
+describe("times of events from a journal", () => {
+  it.effect("V-21: events from a journal have the times of the live events, from the start of a call on", () =>
     Effect.gen(function*() {
       yield* TestClock.setTime(1_000_000)
       const { events: live, onEvent } = living()
@@ -244,7 +244,7 @@ describe("times of events that a journal tells", () => {
       assert.isTrue(told.every(({ at }) => at !== undefined))
     }))
 
-  it.effect("V-21: continue where a run was resumed", () =>
+  it.effect("V-21: the times of events continue after a resumption", () =>
     Effect.gen(function*() {
       const records = yield* recorded(turns.toSpliced(1, 1))
       const started = records.find((record) => record._tag === "RunStarted")!
@@ -259,7 +259,7 @@ describe("times of events that a journal tells", () => {
 })
 
 describe("the journal of a run of 26 calls", () => {
-  it.effect("V-21: grows by at most 8 % with the times, the waits and the requests", () =>
+  it.effect("V-21: times, waits and requests make the journal at most 8 % longer", () =>
     Effect.gen(function*() {
       const line = "The answer has about as many characters as those of a search: a title, an address, and a line. "
       const search = Tool.make("search", {

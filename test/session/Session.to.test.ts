@@ -146,7 +146,7 @@ const steer = (id: string, content: string, to: string) => Session.submit("s", c
 
 for (const [name, store] of Object.entries(stores)) {
   describe(`messages to the runs inside a session: ${name}`, () => {
-    it.effect("G51: a message to a sub-agent's sub-agent is in that run alone, and each journal tells its fate", () =>
+    it.effect("G51: a message to a sub-agent's sub-agent is in that run alone, and each journal has its fate", () =>
       Effect.gen(function*() {
         const asked: Array<Adapter.Request> = []
         const act: Act = (call) => call === "d0" ? steer("m", "not that", "c0/i0") : Effect.void
@@ -160,7 +160,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.strictEqual(Session.next(yield* Session.open("s")), "nothing")
       }).pipe(Effect.provide(store)))
 
-    it.effect("the fate is known while the run around is still at work, and a repeat is the first one", () =>
+    it.effect("the fate of a nested message is known while the outer run is still working, and a repeat changes nothing", () =>
       Effect.gen(function*() {
         const asked: Array<Adapter.Request> = []
         const seen: Array<string | undefined> = []
@@ -181,7 +181,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.strictEqual(yield* hasOneFate("n", asked, "nor that", ""), "delivered")
       }).pipe(Effect.provide(store)))
 
-    it.effect("without a run under way at the path, a message is refused as finished at once, and leaves no work", () =>
+    it.effect("a message to a path without a running run is refused as finished at once, and leaves no work", () =>
       Effect.gen(function*() {
         const asked: Array<Adapter.Request> = []
         const paths = [
@@ -212,7 +212,7 @@ for (const [name, store] of Object.entries(stores)) {
         yield* inOrder
       }).pipe(Effect.provide(store)))
 
-    it.effect("G51: withdrawn before and behind each append: of withdrawal and delivery one counts, and both learn it", () =>
+    it.effect("G51: of a withdrawal at each append and the delivery one counts, and both sides learn the outcome", () =>
       Effect.gen(function*() {
         const fates = new Set<string>()
         const appends: Array<Append> = []
@@ -243,7 +243,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.deepStrictEqual([...fates].sort(), ["delivered", "withdrawn"])
       }))
 
-    it.effect("G51: killed behind each append of each journal, a message has one fate, and is in its run iff delivered", () =>
+    it.effect("G51: in a session killed at each append of each journal a message has one fate, and is in its run iff delivered", () =>
       Effect.gen(function*() {
         const appends: Array<Append> = []
         const act: Act = (call) =>
@@ -292,7 +292,7 @@ for (const [name, store] of Object.entries(stores)) {
         ])
       }))
 
-    it.effect("G51: killed twice, a message has one fate, and is in its run iff delivered", () =>
+    it.effect("G51: in a session killed twice a message has one fate, and is in its run iff delivered", () =>
       Effect.gen(function*() {
         const first: Array<Append> = []
         const act: Act = (call) =>
@@ -325,7 +325,7 @@ for (const [name, store] of Object.entries(stores)) {
 }
 
 describe("messages to the runs inside a session", () => {
-  it.effect("a message that its run ends without is refused with the reason of that end", () =>
+  it.effect("a message undelivered at its run's end is refused with the reason of that end", () =>
     Effect.gen(function*() {
       const ends: ReadonlyArray<readonly [string, Chat.Options, Act]> = [
         ["stopped", {}, () => Session.stop("s")],
@@ -351,7 +351,7 @@ describe("messages to the runs inside a session", () => {
       }
     }))
 
-  it.effect("of several runs of a call the one begun last gets the message", () =>
+  it.effect("of several runs of a call the run begun last gets the message", () =>
     Effect.gen(function*() {
       const asked: Array<Adapter.Request> = []
       const store = yield* Session.Store
@@ -376,7 +376,7 @@ describe("messages to the runs inside a session", () => {
       assert.strictEqual(yield* hasOneFate("m", asked, "you", ""), "delivered")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("of two withdrawals at once, one takes the message back", () =>
+  it.effect("one of two concurrent withdrawals takes the message back", () =>
     Effect.gen(function*() {
       const asked: Array<Adapter.Request> = []
       const own = yield* Session.Store
@@ -399,7 +399,7 @@ describe("messages to the runs inside a session", () => {
       yield* inOrder
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("G51: a withdrawal that the owner between records first has taken the message back nevertheless", () =>
+  it.effect("G51: a withdrawal that the owner records first in between still takes the message back", () =>
     Effect.gen(function*() {
       const asked: Array<Adapter.Request> = []
       const own = yield* Session.Store
@@ -428,7 +428,7 @@ describe("messages to the runs inside a session", () => {
       yield* inOrder
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("G51: a run that ends while it is named has the message in its journal, and the same fate", () =>
+  it.effect("G51: a run that ends while a message is passed on has the message in its journal, with the same fate", () =>
     Effect.gen(function*() {
       const asked: Array<Adapter.Request> = []
       const own = yield* Session.Store
@@ -454,7 +454,7 @@ describe("messages to the runs inside a session", () => {
       yield* inOrder
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("G51: a message is refused or passed on, where its run begins while it is refused", () =>
+  it.effect("G51: a message sent while its run begins is refused, and is not passed on", () =>
     Effect.gen(function*() {
       const asked: Array<Adapter.Request> = []
       const own = yield* Session.Store
@@ -485,7 +485,7 @@ describe("messages to the runs inside a session", () => {
       yield* inOrder
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("an outcome that a kill has kept from the session is in it before the run goes on", () =>
+  it.effect("an outcome that a kill kept from the session is recorded before the run continues", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const act: Act = (call) => call === "d0" ? steer("m", "not that", "c0/i0") : Effect.void
@@ -506,7 +506,7 @@ describe("messages to the runs inside a session", () => {
       yield* Effect.provide(program, holding(cut))
     }))
 
-  it.effect("to needs a mode, and a path; what does not go with it is a defect that names it", () =>
+  it.effect("to needs a mode and a call path, and an unfit option is a defect that names the option", () =>
     Effect.gen(function*() {
       const submit = (options: object) =>
         Effect.map(Effect.exit(Session.submit("s", "no", { id: "m", ...options })), String)

@@ -44,7 +44,7 @@ const problems = Effect.gen(function*() {
 const later = Script.layer([[Script.text("Done."), Script.finish("stop")]])
 
 describe("a call that waits for a verdict about its effect", () => {
-  it.effect("D-01: is answered as unknown where another call of its turn ends the run", () =>
+  it.effect("D-01: a call that waits for its verdict is answered as unknown where another call ends the run", () =>
     Effect.gen(function*() {
       const kept = yield* interrupted(end)
       const events: Array<Event.Event> = []
@@ -59,7 +59,7 @@ describe("a call that waits for a verdict about its effect", () => {
       assert.deepStrictEqual(yield* problems, [])
     }).pipe(Effect.provide([later, Session.Store.layerMemory]), Effect.scoped))
 
-  it.effect("D-01: is answered as unknown where it was to be tried again, and that run is abandoned", () =>
+  it.effect("D-01: a call approved to run again is answered as unknown where its run is abandoned", () =>
     Effect.gen(function*() {
       const kept = yield* interrupted(wait)
       const options = { tools: [pay, wait] }
@@ -76,7 +76,7 @@ describe("a call that waits for a verdict about its effect", () => {
     }).pipe(Effect.provide([later, Session.Store.layerMemory]), Effect.scoped))
 
   for (const changed of ["waits", "was approved"] as const) {
-    it.effect(`D-02: keeps its key and the number of its attempts where the program changes the session while it ${changed}`, () =>
+    it.effect(`D-02: a call keeps its key and its attempts where the program changes the session while the call ${changed}`, () =>
       Effect.gen(function*() {
         const attempts: Array<readonly [key: string, attempt: number]> = []
         const again = Tool.make("pay", {
@@ -102,7 +102,7 @@ describe("a call that waits for a verdict about its effect", () => {
   }
 
   for (const way of ["abandon", "reply", "stop"] as const) {
-    it.effect(`D-01: is answered as unknown after ${way}, where its run is interrupted again`, () =>
+    it.effect(`D-01: a waiting call is answered as unknown after ${way}, where its run is interrupted again`, () =>
       Effect.gen(function*() {
         const kept = yield* interrupted(wait)
         const options = { tools: [pay, wait] }

@@ -26,7 +26,7 @@ const same = <K extends Session.Kept>(kept: K) =>
   })
 
 describe("Session.view", () => {
-  it.effect("a session at rest has nothing but its size", () =>
+  it.effect("the view of a session at rest has only its size", () =>
     Effect.gen(function*() {
       const { size, ...view } = yield* same(yield* Session.open("s"))
       assert.deepStrictEqual(view, {
@@ -41,7 +41,7 @@ describe("Session.view", () => {
       assert.isAbove(size.bytes, 0)
     }).pipe(Effect.provide([Script.layer([]), Session.Store.layerMemory])))
 
-  it.effect("an open run has the message that it took, its whole steps, its calls, and the thread before it", () => {
+  it.effect("the view of an open run has its message, its whole steps, its calls, and the thread before the run", () => {
     const gate = Deferred.makeUnsafe<void>()
     const look = Tool.make("look", { parameters: {}, handler: () => Effect.as(Deferred.await(gate), "seen") })
     const fast = Tool.make("fast", { parameters: {}, handler: () => Effect.succeed("soon") })
@@ -89,7 +89,7 @@ describe("Session.view", () => {
     }).pipe(Effect.provide([model, Session.Store.layerMemory]))
   })
 
-  it.effect("what waits belongs to the run that asked, also behind a verdict, a snapshot and the next process", () => {
+  it.effect("waiting calls belong to the run that asked, also after a verdict, a snapshot and a load by the next process", () => {
     const model = Script.layer([
       [toolCall("c1", "pay"), toolCall("c2", "pay"), finish("tool_calls")],
       [text("Paid"), finish("stop")]
@@ -131,7 +131,7 @@ describe("Session.view", () => {
     }).pipe(Effect.provide([model, Session.Store.layerMemory]))
   })
 
-  it.effect("a verdict during a run counts at its end, and is named until then", () => {
+  it.effect("a verdict during a run counts at the run's end, and is named until then", () => {
     const gate = Deferred.makeUnsafe<void>()
     const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.as(Deferred.await(gate), "late") })
     const tools = [pay, slow]
@@ -155,7 +155,7 @@ describe("Session.view", () => {
     }).pipe(Effect.scoped, Effect.provide([model, Session.Store.layerMemory]))
   })
 
-  it.effect("an answered question stands open in what the run found", () => {
+  it.effect("the view before a run still has the question that the run's reply answers", () => {
     const model = Script.layer([
       [toolCall("c1", "ask"), finish("tool_calls")],
       [toolCall("c2", "pay"), finish("tool_calls")]
@@ -172,7 +172,7 @@ describe("Session.view", () => {
     }).pipe(Effect.provide([model, Session.Store.layerMemory]))
   })
 
-  it.effect("failures count the runs in a row that could not start", () => {
+  it.effect("failures count the consecutive runs that could not start", () => {
     const model = Script.layer([
       [Script.preflightError("network_error")],
       [Script.preflightError("network_error")],
@@ -197,7 +197,7 @@ describe("Session.view", () => {
 })
 
 describe("Journal.fold", () => {
-  it.effect("has the whole turns, the calls and the usage of the session behind each record", () => {
+  it.effect("a fold has the whole turns, the calls and the usage of the session at each record", () => {
     const model = Script.layer([
       [text("Hello"), usage({ inputTokens: 3 }), finish("stop")],
       [toolCall("c1", "fast"), toolCall("c2", "pay"), usage({ inputTokens: 5 }), finish("tool_calls")],
@@ -239,7 +239,7 @@ describe("Session.submit with a check", () => {
   const oneAtATime = (kept: Session.Kept | undefined) =>
     kept !== undefined && Session.isUnfinished(kept) ? Effect.fail("busy" as const) : Effect.void
 
-  it.effect("asks before a session is created and before each message, and writes nothing where it refuses", () =>
+  it.effect("the check runs before a session is created and before each message, and a refusal writes nothing", () =>
     Effect.gen(function*() {
       const asked: Array<number | undefined> = []
       const check = (kept: Session.Kept | undefined) => {
@@ -263,7 +263,7 @@ describe("Session.submit with a check", () => {
       assert.strictEqual(taken instanceof Session.SessionError ? taken.reason : taken, "id_taken")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("of messages that come at once with a known session, one is taken", () =>
+  it.effect("of concurrent messages to a known session one is accepted", () =>
     Effect.gen(function*() {
       const known = yield* Session.open("s")
       const send = (id: string) => Session.submit("s", id, { id, known, check: oneAtATime })
@@ -274,7 +274,7 @@ describe("Session.submit with a check", () => {
       assert.strictEqual((yield* viewOf("s")).inbox.length, 1)
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("a message has the tools of its client, and so has the run that takes it", () => {
+  it.effect("a message has the tools of its client, and so has the run that takes the message", () => {
     const clientTools = [{ name: "map", description: "Shows a map", parameters: { type: "object" } }]
     return Effect.gen(function*() {
       yield* Session.submit("s", "Hi", { id: "m1", clientTools })

@@ -28,7 +28,7 @@ const pay = (id: string, amount: unknown = 5) => toolCall(id, "pay", { amount } 
 const waiting = (suspensions: ReadonlyArray<Event.Suspension> = []) => suspensions.map(({ id, kind }) => [id, kind])
 
 describe("approvals", () => {
-  it.effect("a call that needs an approval is not run: the run ends and waits for it", () =>
+  it.effect("a call that needs an approval does not run, and its run ends waiting", () =>
     Effect.gen(function*() {
       const { runs, tool } = counting()
       const { events, result } = yield* chatOf([[pay("p"), finish("tool_calls")]], { tools: [tool] })
@@ -49,7 +49,7 @@ describe("approvals", () => {
       assert.isEmpty(check(events))
     }))
 
-  it.effect("its siblings run to their end and are committed", () =>
+  it.effect("the siblings of a waiting call run to their end and are committed", () =>
     Effect.gen(function*() {
       const { runs, tool } = counting()
       const script = [pay("p"), toolCall("e", "echo", { x: 1 }), finish("tool_calls")]
@@ -60,7 +60,7 @@ describe("approvals", () => {
       assert.isEmpty(check(events))
     }))
 
-  it.effect("CF-18: the gates come first, and what they deny is not asked", () =>
+  it.effect("CF-18: the gates come first, and a call that a gate denies needs no approval", () =>
     Effect.gen(function*() {
       const { runs, tool } = counting({ authorize: () => ({ allowed: false, reason: "too much" }) })
       const { events, result } = yield* chatOf([[pay("p"), finish("tool_calls")], [finish("stop")]], { tools: [tool] })
@@ -69,7 +69,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(runs, [])
     }))
 
-  it.effect("arguments that do not fit are not asked either", () =>
+  it.effect("a call with unfit arguments needs no approval", () =>
     Effect.gen(function*() {
       const { tool } = counting()
       const { result } = yield* chatOf([[pay("p", "much"), finish("tool_calls")], [finish("stop")]], { tools: [tool] })
@@ -77,7 +77,7 @@ describe("approvals", () => {
       assert.notProperty(result, "suspensions")
     }))
 
-  it.effect("a function of the arguments decides; one that breaks has asked for an approval", () =>
+  it.effect("a function of the arguments decides on the approval, and a broken function requires an approval", () =>
     Effect.gen(function*() {
       const approval = ({ amount }: any) => {
         if (amount === 13) throw new Error("unlucky")
@@ -103,7 +103,7 @@ describe("approvals", () => {
       assert.deepStrictEqual(runs, [])
     }))
 
-  it.effect("answerWithin bounds how long it waits", () =>
+  it.effect("answerWithin bounds the wait for an approval", () =>
     Effect.gen(function*() {
       const { tool } = counting({ answerWithin: "1 minute" })
       const { events, result } = yield* chatOf([[pay("p"), finish("tool_calls")]], { tools: [tool] })
@@ -112,7 +112,7 @@ describe("approvals", () => {
       assert.isDefined(result.suspensions?.[0]?.expiresAt)
     }))
 
-  it.effect("a call that was approved runs through the same runner: decoded, and past the gates again", () =>
+  it.effect("an approved call runs through the same runner, is decoded, and passes its gates again", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const { runs, tool } = counting({ validate: (_: unknown, call: Tool.CallContext) => (asked.push(call.id), true) })
@@ -138,7 +138,7 @@ describe("approvals", () => {
   })
 })
 
-describe("several in one batch", () => {
+describe("several waiting calls in one batch", () => {
   const script = [
     toolCall("m", "appr"),
     toolCall("q1", "ask"),
@@ -148,7 +148,7 @@ describe("several in one batch", () => {
     finish("tool_calls")
   ]
 
-  it.effect("all of them are pending, in call order, whatever the policy of events is", () =>
+  it.effect("all waiting calls are pending in call order, under every policy of events", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.falai, { ...Policy.standard, resultOrder: "request" as const }]) {
         const { tool } = counting()
@@ -181,7 +181,7 @@ describe("several in one batch", () => {
       assert.deepStrictEqual(waiting(result.suspensions).map(([id]) => id), ["p", "q", "p2"])
     }))
 
-  it.effect("manual calls and approvals: the outcome names the manual ones", () =>
+  it.effect("the outcome of manual calls and approvals names the manual calls", () =>
     Effect.gen(function*() {
       const { tool } = counting()
       const { result } = yield* chatOf([[pay("p"), toolCall("m", "appr"), finish("tool_calls")]], {
@@ -192,7 +192,7 @@ describe("several in one batch", () => {
       assert.deepStrictEqual(waiting(result.suspensions), [["p", "approval"], ["m", "manual"]])
     }))
 
-  it.effect("R-184: a halt of a tool's own waits for no answer, and every call is answered", () =>
+  it.effect("R-184: a tool's halt waits for no answer, and every call is answered", () =>
     Effect.gen(function*() {
       const { tool } = counting()
       const { events, result } = yield* chatOf([[pay("p"), toolCall("h", "stop1"), finish("tool_calls")]], {
@@ -205,7 +205,7 @@ describe("several in one batch", () => {
       assert.deepStrictEqual(tags(events).filter((tag) => tag === "ToolApprovalRequested"), ["ToolApprovalRequested"])
     }))
 
-  it.effect("a run that is cancelled while calls wait leaves none open", () =>
+  it.effect("a run cancelled while calls wait leaves no open call", () =>
     Effect.gen(function*() {
       const { tool } = counting()
       const controller = new AbortController()
@@ -228,7 +228,7 @@ const questionsOf = (events: ReadonlyArray<Event.Event>) =>
 describe("M-42: a question of a run that ends for another reason", () => {
   const fails = Tool.make("fails", { parameters: {}, handler: () => Effect.fail("broken") })
   const ends = [
-    { name: "a halt of a tool's own", call: "stop1", outcome: "Halted", options: {} },
+    { name: "a tool's halt", call: "stop1", outcome: "Halted", options: {} },
     { name: "a failure that halts", call: "fails", outcome: "ToolFailed", options: { onToolError: "halt" as const } }
   ]
   const policies = {
@@ -240,7 +240,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
 
   for (const { call, name, options, outcome } of ends) {
     for (const [policyName, policy] of Object.entries(policies)) {
-      it.effect(`${name} withdraws it: in the thread and by an event (${policyName})`, () =>
+      it.effect(`${name} withdraws the questions, in the thread and by an event (${policyName})`, () =>
         Effect.gen(function*() {
           const calls = [toolCall("h", call), toolCall("q1", "ask"), toolCall("e", "echo"), toolCall("q2", "ask")]
           const { events, result } = yield* chatOf([[...calls, finish("tool_calls")]], {
@@ -268,7 +268,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
     }
   }
 
-  it.effect("a question that is the first to halt is what the run waits for", () =>
+  it.effect("a run waits for a question that is its first halt", () =>
     Effect.gen(function*() {
       const script = [toolCall("q", "ask"), toolCall("h", "stop1"), finish("tool_calls")]
       const { events, result } = yield* chatOf([script], { tools: [ask, stop1] })
@@ -286,7 +286,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
       assert.deepStrictEqual(questionsOf(first.events).map(({ id }) => id), ["q"])
     }))
 
-  it.effect("a cancellation withdraws it, and the step is halted by nothing", () =>
+  it.effect("a cancellation withdraws the questions, and the step has no halt", () =>
     Effect.gen(function*() {
       const make = () => {
         const controller = new AbortController()
@@ -332,7 +332,7 @@ describe("M-42: a question of a run that ends for another reason", () => {
 describe("questions with a type", () => {
   const Seats = Schema.Struct({ count: Schema.Int, rows: Schema.Array(Schema.Literals(["a", "b"])) })
 
-  it.effect("the suspension has the type, the term and the default answer as plain data", () =>
+  it.effect("the suspension has the question's type, term and default answer as plain data", () =>
     Effect.gen(function*() {
       const typed = Tool.make("seats", {
         parameters: {},
@@ -365,13 +365,13 @@ describe("questions with a type", () => {
       assert.deepStrictEqual(JSON.parse(JSON.stringify(suspension)), suspension)
     }))
 
-  it("M-13: a number is described as a number, and NaN is refused", () => {
+  it("M-13: an answer type of a number is described as a number, and NaN is refused", () => {
     const { answerSchema, defaultAnswer } = Tool.askUser("How many?", { answer: Schema.Number, defaultAnswer: 2 })
     assert.deepStrictEqual([answerSchema, defaultAnswer], [{ type: "number" }, 2])
     assert.throws(() => Tool.askUser("?", { answer: Schema.Number, defaultAnswer: Number.NaN }), /finite number/)
   })
 
-  it("a type that cannot travel, a default that does not fit and an unusable term are the tool's mistakes", () => {
+  it("a type that cannot travel, an unfit default and an unusable term are defects of the tool", () => {
     const keyed = Schema.Record(Schema.TemplateLiteral(["row ", Schema.String]), Schema.Int)
     assert.throws(
       () => Tool.askUser("?", { answer: keyed }),
