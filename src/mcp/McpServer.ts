@@ -227,7 +227,7 @@ const offer = (
   ]
   const named = new Map(all.map((each) => [each.tool.name, each]))
   if (named.size === 0) misuse("nothing is offered; give tools or agents")
-  return named.size === all.length ? named : misuse("two tools or agents have the same name; give each its own")
+  return named.size === all.length ? named : misuse("two tools or agents have the same name; give each its own name")
 }
 
 const listing = (offered: ReadonlyMap<string, Offered>) =>
@@ -460,7 +460,7 @@ export const layerStdio: {
     yield* quietConsole(new Console(stderr))
     const { agents = [] } = options
     const named = new Map(agents.map((agent) => [agent.name, agent]))
-    if (named.size < agents.length) misuse("two agents have the same name; give each its own")
+    if (named.size < agents.length) misuse("two agents have the same name; give each its own name")
     const authorize: Access.Authorize = () => Effect.succeed({ principal: Caller.local.by })
     const access = { hosts: [], origins: [], isLoopback: true }
     const bounds = { ...Bounded.standard, ...unbounded }

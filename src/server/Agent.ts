@@ -112,7 +112,7 @@ export const make = <R = never>(
   const { description, examples, name, run } = agent
   if (!names.test(name)) {
     const given = JSON.stringify(name)
-    throw new TypeError(`Agent.make: a name has 1 to 64 letters, digits, _ and -; got: ${given}`)
+    throw new TypeError(`Agent.make: name must have 1 to 64 letters, digits, _ and -; got: ${given}`)
   }
   if (run === undefined) throw new TypeError("Agent.make: run must be a function; got: undefined")
   return {

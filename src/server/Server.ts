@@ -79,7 +79,7 @@ const misuse = (detail: string): never => {
 const byName = <R>(agents: ReadonlyArray<Agents.Agent<R>> = []): ReadonlyMap<string, Agents.Agent<R>> => {
   if (agents.length === 0) misuse("agents is empty; give at least one Agent.make")
   const named = new Map(agents.map((agent) => [agent.name, agent]))
-  return named.size === agents.length ? named : misuse("two agents have the same name; give each its own")
+  return named.size === agents.length ? named : misuse("two agents have the same name; give each agent its own name")
 }
 
 const isLocal = (authorize: unknown): boolean => authorize === Access.allowLoopback
@@ -220,7 +220,7 @@ export const studio = (options: StudioOptions = {}): Routes.Mount => {
   checkNames("Server.studio", options, knownStudio)
   const { path = "/" } = options
   if (!/^(\/|(\/[\w-]+)+)$/.test(path)) {
-    throw new TypeError(`Server.studio: path is ${JSON.stringify(path)}; give "/", or names behind slashes: "/studio"`)
+    throw new TypeError(`Server.studio: path is ${JSON.stringify(path)}; give "/", or names after slashes: "/studio"`)
   }
   return StudioFiles.mount(readStudio, path === "/" ? "" : path as `/${string}`)
 }

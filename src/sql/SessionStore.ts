@@ -53,7 +53,7 @@ const migrate = Effect.gen(function*() {
   if (rows.length > 0) {
     return yield* new Migrator.MigrationError({
       kind: "BadState",
-      message: "a newer release of Heddle has changed the tables of the store: upgrade to use it"
+      message: "a newer release of Heddle has changed the store's tables: upgrade Heddle to use this store"
     })
   }
 }).pipe(Effect.provideServiceEffect(SqlClient.SqlClient, client))

@@ -55,7 +55,11 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
     ["call", weather, "Hi", "--agent", "x"],
     /^heddle: the module has no agent x; it has: weather$/
   ],
-  ["a session id with a path", ["call", weather, "Hi", "--session", "../x"], /^heddle: A session id has 1 to 128 .*$/],
+  [
+    "a session id with a path",
+    ["call", weather, "Hi", "--session", "../x"],
+    /^heddle: A session id must have 1 to 128 .*$/
+  ],
   ["no text", ["call", weather], /^heddle: there is no text; give a text after the module, .* or --session ID .*$/],
   ["sessions without a store", ["sessions", weather, "list"], /^heddle: .*--store FILE$/],
   [

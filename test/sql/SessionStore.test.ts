@@ -397,7 +397,7 @@ describe("a database that is no longer a store", () => {
       const refused = yield* Effect.flip(open)
       assert.strictEqual(
         refused.message,
-        "a newer release of Heddle has changed the tables of the store: upgrade to use it"
+        "a newer release of Heddle has changed the store's tables: upgrade Heddle to use this store"
       )
     }).pipe(Effect.scoped))
 

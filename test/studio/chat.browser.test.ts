@@ -314,7 +314,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       await page.waitForSelector("text=This answer came too late.")
       assert.strictEqual(await fields.first().inputValue(), "{ \"to\": \"bob\", \"amount\": 4 }")
       // One that is about a call is said at its field.
-      const misfit = "arguments.amount: Expected a number. Nothing was recorded, and the call waits on."
+      const misfit = "arguments.amount: Expected a number. Nothing was recorded, and the call still waits."
       await page.evaluate((sentence) => chat.refuse({ id: "r~a", sentence }), misfit)
       await card.locator("text=Allow all 3").click()
       await page.waitForSelector(`text=${misfit}`)

@@ -228,7 +228,10 @@ export class Counters {
       Effect.suspend(() =>
         this.streams.take(principal, this.bounds.streams)
           ? Effect.void
-          : Refusals.tooMany("too_many_streams", "There are too many open streams. Close one of them first.")
+          : Refusals.tooMany(
+            "too_many_streams",
+            `There are too many open streams: ${this.bounds.streams} are allowed. Close a stream first.`
+          )
       ),
       () => Effect.sync(() => this.streams.give(principal))
     )
@@ -244,7 +247,10 @@ export class Counters {
         const keys = new Set(running)
         for (const other of this.begun.keys()) if (other.startsWith(prefix)) keys.add(other)
         if (!keys.has(key) && keys.size >= this.bounds.runs) {
-          return Refusals.tooMany("too_many_runs", `There are ${this.bounds.runs} runs under way. Wait for one to end.`)
+          return Refusals.tooMany(
+            "too_many_runs",
+            `There are ${this.bounds.runs} runs under way. Wait for a run to end.`
+          )
         }
         this.begun.set(key, (this.begun.get(key) ?? 0) + 1)
         return Effect.void

@@ -223,7 +223,10 @@ export const make = <R, RAuthorize>(
             if (Option.isNone(options)) return Bounded.busy
             const own = new Set(options.value.tools?.map((tool) => tool.name))
             return clientTools.some(({ name }) => own.has(name))
-              ? Refusals.badRequest("tool_name_taken", "A tool of the client has the name of a tool of the agent.")
+              ? Refusals.badRequest(
+                "tool_name_taken",
+                "clientTools: A tool has the same name as one of the agent's tools. Give another name."
+              )
               : Effect.void
           }
         ),

@@ -398,7 +398,9 @@ const deleteMessage = (site: Site) => (request: Request, params: Params): Effect
 const getEvents = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const isRaw = query(request, "raw") === "true"
-    if (isRaw && !site.isRaw) return yield* Refusals.forbidden("forbidden", "Raw events are not served.")
+    if (isRaw && !site.isRaw) {
+      return yield* Refusals.forbidden("forbidden", "This server does not serve raw events: its option raw is off.")
+    }
     const actions = [isRaw ? "inspect" : "read"] as const
     const session = yield* named(site, request, params.agent, params.id, actions)
     const after = yield* Reading.offsetOf(request.headers["last-event-id"] ?? query(request, "after"))

@@ -52,7 +52,7 @@ export const isId = (id: string): boolean => idPattern.test(id)
 export const checkId = (id: string): Effect.Effect<string, Refusals.Refusal> =>
   isId(id)
     ? Effect.succeed(id)
-    : Refusals.badRequest("invalid_session_id", "A session id has 1 to 128 letters, digits, _ and -.")
+    : Refusals.badRequest("invalid_session_id", "A session id must have 1 to 128 letters, digits, _ and -.")
 
 /** A session as read from its journal. */
 export interface Read {
@@ -218,7 +218,7 @@ const creating = <A, E>(
       if (keys.size < bounds.sessions || keys.has(key)) return yield* create
       return yield* Refusals.tooMany(
         "too_many_sessions",
-        `There are ${bounds.sessions} sessions. Delete one of them first.`
+        `There are ${bounds.sessions} sessions. Delete a session first.`
       )
     })
     return yield* Effect.ensuring(opened, Effect.sync(() => opening.delete(key)))
@@ -685,7 +685,7 @@ const misfit = (settled: Settled | undefined, issues: Issues): Refusals.Refusal 
   new Refusals.Refusal({
     status: 400,
     code: "invalid_arguments",
-    message: `${describeMisfits("arguments", issues)}. Nothing was recorded, and the call waits on.`,
+    message: `${describeMisfits("arguments", issues)}. Nothing was recorded, and the call still waits.`,
     ...(settled === undefined ? {} : { about: { id: settled.verdict.id, issues } })
   })
 
