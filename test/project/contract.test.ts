@@ -3,7 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as fs from "node:fs"
 import * as path from "node:path"
 
-const ids = /\b(?:R|S|B|T|P|C|D|F|K|I|J|L|M|N|O|Q|U|W|X|CF)-\d{1,3}\b/g
+const ids = /\b(?:R|S|B|T|P|C|D|F|K|I|J|L|M|N|O|Q|U|V|W|X|CF)-\d{1,3}\b/g
 
 const titleIds = (text: string): ReadonlyArray<string> => text.match(ids) ?? []
 
