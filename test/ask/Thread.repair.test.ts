@@ -87,7 +87,12 @@ const broken: ReadonlyArray<{
 ]
 
 const sound: ReadonlyArray<readonly [name: string, messages: ReadonlyArray<Message.Input>]> = [
-  ["a thread with answers in any order", [asked("a", "b"), Message.tool("b", "2"), Message.tool("a", "1"), Message.user("go on")]],
+  ["a thread with answers in any order", [
+    asked("a", "b"),
+    Message.tool("b", "2"),
+    Message.tool("a", "1"),
+    Message.user("go on")
+  ]],
   ["a thread with one id for two calls", [asked("a", "a"), Message.tool("a", "1"), Message.tool("a", "2")]],
   ["a thread with an id of an earlier turn", [asked("a"), Message.tool("a", "1"), asked("a"), Message.tool("a", "2")]],
   ["a thread with a call run by the provider", [Message.assistant("", [{ ...call("s"), providerExecuted: true }])]],

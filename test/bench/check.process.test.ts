@@ -33,7 +33,7 @@ const failureOf = (workload: string, implementation: Implementation): Promise<st
   )
 
 describe("the benchmark", () => {
-  it("finds every workload right on every loop of the project", async () => {
+  it("every workload is right on every loop of the project", async () => {
     const { stderr, stdout } = await bench("--check")
     const lines = stdout.trim().split("\n")
     assert.strictEqual(stderr, "")
@@ -42,24 +42,24 @@ describe("the benchmark", () => {
     assert.strictEqual(lines.length, loops + Object.keys(kept).length * Stores.alone.length)
   }, limit)
 
-  it("fails a loop that answers something else", async () => {
+  it("a loop that answers a wrong result fails", async () => {
     const wrong = altered(plain, (run) => ({ ...run, onResult: ({ value }) => run.onResult({ value: value + 1 }) }))
     assert.include(await failureOf("W2", wrong), "wrong result: sum of the results")
   })
 
-  it("fails a loop that loses a result", async () => {
+  it("a loop that loses a result fails", async () => {
     const wrong = altered(plain, (run) => ({ ...run, onResult: () => {} }))
     assert.include(await failureOf("W3", wrong), "wrong result: tool results")
   })
 
-  it("fails a loop that promises what it does not keep", async () => {
+  it("a loop that breaks its guarantees fails", async () => {
     const unstructured: Implementation = { ...plain, guarantees: heddle.guarantees }
     assert.include(await failureOf("W6", unstructured), "settlesLast")
     assert.include(await failureOf("W6d", unstructured), "reportsAbandoned")
     assert.include(await failureOf("W8", unstructured), "overlaps")
   })
 
-  it("says which workloads there are when asked for another", async () => {
+  it("an unknown workload is refused with the known workloads", async () => {
     const ended = await bench("W0").then(
       () => undefined,
       (error: { readonly code: number; readonly stderr: string }) => error

@@ -277,12 +277,12 @@ for (const [name, store] of Object.entries(stores)) {
       Effect.gen(function*() {
         const { attempts, tools } = booking()
         yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "Book", { tools }))
-        const changed = yield* Session.keep(yield* Session.open("s"), (session) =>
-          Session.answer({ ...session, metadata: { changed: true } }, "c0", 3))
+        const changed = yield* Session.keep(
+          yield* Session.open("s"),
+          (session) => Session.answer({ ...session, metadata: { changed: true } }, "c0", 3)
+        )
         assert.include(
-          (yield* records).map(({ _tag }) =>
-            _tag
-          ).slice(1),
+          (yield* records).map(({ _tag }) => _tag).slice(1),
           "Opened"
         )
         yield* Session.keep(changed, (session) => Session.continue(session, null, { tools }))

@@ -370,7 +370,8 @@ describe("Step: a run and the fold of its stream", () => {
   ]
   for (const [name, input, options] of fixtures) {
     for (const policy of [Policy.standard, Policy.allm]) {
-      it.effect(`R-143: ${name}, ${policy.toolTurn}: the awaited and the streamed step are the same`, () => stepOf(input, { tools, ...options, policy }))
+      it.effect(`R-143: ${name}, ${policy.toolTurn}: the awaited and the streamed step are the same`, () =>
+        stepOf(input, { tools, ...options, policy }))
     }
   }
 

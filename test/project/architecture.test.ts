@@ -268,14 +268,14 @@ describe("architecture", () => {
   const found = violations(readSources("src"), stable)
 
   for (const rule of ruleNames) {
-    it(`${rule}: ${rules[rule].demand}`, () => {
+    it(`rule ${rule}: ${rules[rule].demand}`, () => {
       const broken = found.filter((violation) => violation.rule === rule)
       assert.deepStrictEqual(broken.map(({ message, place }) => `${place} ${message}`), [])
     })
   }
 
   for (const rule of ruleNames) {
-    it(`${rule}: breaking it is found`, () => {
+    it(`a module that breaks the rule ${rule} is found`, () => {
       assert.isNotEmpty(faults[rule])
       for (const [source, message] of faults[rule]) {
         const messages = violations([source], stable).filter((violation) => violation.rule === rule)
@@ -285,7 +285,7 @@ describe("architecture", () => {
     })
   }
 
-  it("the top level has the sources, the tests, the pages and what a tool looks for there", () => {
+  it("the top level has sources, tests, pages and the files that tools look for, and nothing else", () => {
     const ignored = new Set(["node_modules", "dist"])
     const names = fs.readdirSync(root).filter((name) => !name.startsWith(".") && !ignored.has(name)).sort()
     assert.deepStrictEqual(names, [
@@ -304,11 +304,11 @@ describe("architecture", () => {
     ])
   })
 
-  it("no two files of src have one name, but for the index of a folder", () => {
+  it("no two files of src have one name, except index files", () => {
     assert.deepStrictEqual(namesakes(readSources("src")), [])
   })
 
-  it("a file that has the name of another one is found", () => {
+  it("a file with the name of another file is found", () => {
     const paths = ["src/index.ts", "src/Tool.ts", "src/sql/index.ts", "src/internal/fold/state.ts"]
     assert.deepStrictEqual(namesakes(paths.map((path) => plant(path))), [])
     const planted = [...paths, "src/internal/session/state.ts"].map((path) => plant(path))
@@ -321,7 +321,7 @@ describe("architecture", () => {
     ])
   })
 
-  it("modules that break no rule are left alone, whatever their comments and strings say", () => {
+  it("modules that break no rule are accepted, whatever their comments and strings say", () => {
     const sources = [
       plant("src/index.ts", "export * as Tool from \"./Tool.ts\""),
       plant(
@@ -369,7 +369,7 @@ describe("architecture", () => {
     assert.deepStrictEqual(violations(sources, stable), [])
   })
 
-  it("circles: each import of a ring is named, and none that only leads to it", () => {
+  it("each import of a ring is named, and no import that only leads to the ring", () => {
     const sources = [
       plant("src/Step.ts", "import * as Tool from \"./Tool.ts\""),
       plant("src/Tool.ts", "import * as tool from \"./internal/declare/tool.ts\""),
@@ -385,15 +385,15 @@ describe("architecture", () => {
     ])
   })
 
-  it("the rooms are few enough to be known: 66 files at most", () => {
+  it("src/internal has at most 66 files", () => {
     assert.isAtMost(readSources("src/internal").length, 66)
   })
 
-  it("each test lies in the folder of the room whose code it runs, and none flat in test", () => {
+  it("each test lies in the folder of a room, and no test lies directly in test", () => {
     assert.deepStrictEqual(readSources("test").flatMap(misplacedIn), [])
   })
 
-  it("a test that lies flat, and a folder of test that is no room, are found", () => {
+  it("a misplaced test and an unknown folder of test are found", () => {
     const places = ["test/Chat.test.ts", "test/internal/Timers.test.ts", "test/rooms/support/a.ts"]
     const housed = ["test/loop/Chat.test.ts", "test/adapters/internal/sse.test.ts", "test/support/until.ts"]
     assert.deepStrictEqual([...places, ...housed].map((path) => plant(path)).flatMap(misplacedIn), places)
@@ -414,7 +414,7 @@ describe("architecture", () => {
     assert.isAbove(stable.size, 100)
   })
 
-  it("docs/README lists every module of src, in the order, and no other", () => {
+  it("docs/README lists exactly the modules of src, in their order", () => {
     const modules = readSources("src").map(({ path }) => /^src\/(\w+)\.ts$/.exec(path)?.[1])
       .filter((name) => name !== undefined && name !== "index")
     const listed = modulesIn(readSource("docs/README.md").text)
@@ -422,14 +422,14 @@ describe("architecture", () => {
     assert.deepStrictEqual(listed, order.filter((name) => listed.includes(name)))
   })
 
-  it("a module that docs/README does not list, or lists in its place no more, is found", () => {
+  it("only a table row of docs/README that names a module and links to it counts as listed", () => {
     const list =
       "| [`Message`](../src/Message.ts) | messages |\n| [`Adapter`](../src/Adapter.ts) (service) | requests |"
     assert.deepStrictEqual(modulesIn(`${list}\n[\`Tool\`](../src/Tool.ts) in words`), ["Message", "Adapter"])
     assert.deepStrictEqual(modulesIn("| [`Message`](../src/Response.ts) | messages |"), [])
   })
 
-  it("every part that architecture.md names in Where to look is there", () => {
+  it("every file and part named in Where to look of architecture.md exists", () => {
     const { text } = readSource("docs/architecture.md")
     const rows = text.slice(text.indexOf("## Where to look"), text.indexOf("## Words")).split("\n").filter((line) =>
       line.startsWith("| ")
@@ -450,14 +450,14 @@ describe("architecture", () => {
     assert.deepStrictEqual(missing, [])
   })
 
-  it("architecture.md has each module of the room session, in its order", () => {
+  it("architecture.md lists each module of the room session in its order", () => {
     const rows = readSource("docs/architecture.md").text.matchAll(/^\| `(\w+)` +\|/gm)
     const listed = Array.from(rows, ([, name]) => name!)
     const start = listed.indexOf("data")
     assert.deepStrictEqual(listed.slice(start, start + sessionModules.length), [...sessionModules])
   })
 
-  it("the order holds every module once", () => {
+  it("the order lists each of its 22 modules once", () => {
     assert.strictEqual(new Set(order).size, order.length)
     assert.strictEqual(order.length, 22)
   })

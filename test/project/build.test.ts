@@ -20,7 +20,7 @@ const loadedBy = (file: string, loaded = new Set<string>()): ReadonlySet<string>
 }
 
 describe("build", () => {
-  it("every entry point is built, or is a list of those that are", () => {
+  it("every entry point is built, except index files", () => {
     const exported: Readonly<Record<string, unknown>> = JSON.parse(readSource("package.json").text).exports
     const built = Object.values(exported)
       .flatMap((entry) =>
@@ -31,13 +31,13 @@ describe("build", () => {
     assert.deepStrictEqual(built.filter((path) => !path.endsWith("index.js") && !chunks.has(path)), [])
   })
 
-  it("a chat loads two files beside its entry point", () => {
+  it("Chat loads two files beside its entry point", () => {
     const ours = Array.from(loadedBy("Chat.js")).filter((file) => chunks.has(file))
     assert.deepStrictEqual(ours.toSorted(), ["Chat.js", "internal/data.js", "internal/run.js"])
     assert.isTrue(loadedBy("Chat.js").has("effect/Stream"))
   })
 
-  it("data loads nothing that runs", () => {
+  it("a data module loads no running code", () => {
     for (const name of ["Message", "Response", "Thread", "Event"]) {
       const loaded = loadedBy(`${name}.js`)
       assert.isTrue(loaded.has("internal/data.js"), name)

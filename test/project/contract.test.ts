@@ -23,21 +23,21 @@ const rows = explained(page)
 const named = new Set(files("test").flatMap((file) => titleIds(fs.readFileSync(file, "utf8"))))
 
 describe("docs/contract.md", () => {
-  it("explains each id once", () => {
+  it("docs/contract.md explains each id once", () => {
     assert.deepStrictEqual(rows.filter((id, index) => rows.indexOf(id) !== index), [])
   })
 
-  it("explains each id that a test names", () => {
+  it("docs/contract.md explains each id that a test names", () => {
     // B-00 is the id by which a test shows that an untested id is found.
     assert.deepStrictEqual([...named].filter((id) => !rows.includes(id) && id !== "B-00"), [])
   })
 
-  it("has a test for each promise", () => {
+  it("each promise of docs/contract.md has a test", () => {
     // A decision between systems is the default of an option, whose behaviour has ids of its own.
     assert.deepStrictEqual(rows.filter((id) => !id.startsWith("CF-") && !named.has(id)), [])
   })
 
-  it("finds a promise that nothing tests, and an id that nothing explains", () => {
+  it("an id is read from the first cell of its row, and an untested id is found", () => {
     assert.deepStrictEqual(explained("| law 1, U-1 | holds |\n| R-999 | see R-001 |"), ["U-1", "R-999"])
     assert.isFalse(named.has("R-999"))
   })

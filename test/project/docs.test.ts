@@ -110,12 +110,12 @@ const written = (result: Event.Of<"ToolExecutionCompleted">["result"] | undefine
 describe("the tables of the guides", () => {
   const outcomes = table("docs/results.md", "`outcome._tag`", "`haltedReason`")
 
-  it("results.md has every outcome", () => {
+  it("results.md lists every outcome", () => {
     assert.deepStrictEqual([...names(outcomes.map(([tag = ""]) => tag))].sort(), Object.keys(ends).sort())
   })
 
   for (const [tag = "", reason = "", , , status = ""] of outcomes.map(names)) {
-    it.live(`results.md says what ${tag} leads to`, () =>
+    it.live(`results.md states the reason and the session status of ${tag}`, () =>
       Effect.gen(function*() {
         const [declared, options = {}] = ends[tag as Event.Outcome["_tag"]]
         const tool = Tool.make("t", { parameters: {}, ...declared } as never)
@@ -134,7 +134,7 @@ describe("the tables of the guides", () => {
       }))
   }
 
-  it("results.md has every field of a result", () => {
+  it("results.md lists every field of a result", () => {
     const fields = Object.keys(Event.ChatResult.fields).filter((name) =>
       !["haltedReason", "pendingQuestion", "pendingToolCallId", "metadata"].includes(name)
     )
@@ -146,7 +146,7 @@ describe("the tables of the guides", () => {
     )
   })
 
-  it("streaming.md has every event", () => {
+  it("streaming.md lists every event", () => {
     const listed = names(table("docs/streaming.md", "Event", "Emitted by").map(([tag = ""]) => tag))
     assert.deepStrictEqual([...listed].sort(), [...Event.Event.discriminants].sort())
   })
@@ -165,7 +165,7 @@ describe("the tables of the guides", () => {
     })
   }
 
-  it.live("streaming.md draws the events of two turns as they come", () =>
+  it.live("streaming.md draws the events of two turns in their order", () =>
     Effect.gen(function*() {
       const event = (_tag: string, fields: object) => Script.event({ _tag, ...fields } as never)
       const waits = Tool.make("waits", {
@@ -196,7 +196,7 @@ describe("the tables of the guides", () => {
       assert.deepStrictEqual([...drawn("a turn with two calls"), ...drawn("the last turn")], shown)
     }))
 
-  it("errors.md has every reason of an adapter's error, and whether it may pass", () => {
+  it("errors.md lists every reason of AdapterError, and whether the error is retryable", () => {
     const rows = table("docs/errors.md", "`reason`", "Meaning", "`isRetryable`")
     assert.deepStrictEqual(
       [...names(rows.map(([reason = ""]) => reason))].sort(),
@@ -209,7 +209,7 @@ describe("the tables of the guides", () => {
   })
 
   for (const [label = "", result = "", last = "", , becomes = ""] of table("docs/errors.md", "What happens")) {
-    it.live(`errors.md says what becomes of a call: ${label}`, () =>
+    it.live(`errors.md states result, event and ending of a call: ${label}`, () =>
       Effect.gen(function*() {
         const { args = {}, entry = {}, layer = Layer.empty, name = "t", options = {}, tool } = rows[label]!
         const run = (onToolError: "continue" | "halt") =>
@@ -247,13 +247,13 @@ describe("the tables of the guides", () => {
       }))
   }
 
-  it("errors.md has every reason of a tool's error", () => {
+  it("errors.md lists every reason of ToolError", () => {
     const rows = table("docs/errors.md", "What happens")
     const told = rows.flatMap(([, result = ""]) => /`ToolError` `(\w+)`/.exec(result)?.[1] ?? [])
     assert.deepStrictEqual([...told].sort(), reasonsOf(Tool.ToolError as never))
   })
 
-  it("sessions.md has every reason of a session's error", () => {
+  it("sessions.md lists every reason of SessionError", () => {
     const rows = table("docs/sessions.md", "`reason`", "Meaning, and what to do")
     assert.deepStrictEqual(
       [...names(rows.map(([reason = ""]) => reason))].sort(),
@@ -261,7 +261,7 @@ describe("the tables of the guides", () => {
     )
   })
 
-  it("sessions.md has every reason of a store's error", () => {
+  it("sessions.md lists every reason of StoreError", () => {
     const rows = table("docs/sessions.md", "`StoreError`", "Meaning, and what to do")
     assert.deepStrictEqual(
       [...names(rows.map(([reason = ""]) => reason))].sort(),
@@ -269,13 +269,13 @@ describe("the tables of the guides", () => {
     )
   })
 
-  it("crashes.md has every reason of an error of resuming", () => {
+  it("crashes.md lists every reason of ResumeError", () => {
     const rows = table("docs/crashes.md", "Error", "`reason`", "Meaning, and what to do").map(names)
     const reasons = rows.flatMap(([name, reason = ""]) => name === "ResumeError" ? [reason] : [])
     assert.deepStrictEqual(reasons.sort(), reasonsOf(Session.ResumeError as never))
   })
 
-  it("promises.md has every record that is written for a run", () => {
+  it("promises.md lists every record written for a run", () => {
     const rows = table("docs/promises.md", "Record", "Is written").map(names)
     // What begins a session, and what is added between runs.
     const others = ["Opened", "MessagesAppended"]
@@ -311,14 +311,14 @@ describe("the tables of the guides", () => {
   }
   const nexts = table("docs/sessions.md", "`Session.next`", "The session", "Call")
 
-  it("sessions.md has everything that a session can have left to do", () => {
+  it("sessions.md lists every answer of Session.next", () => {
     const words = names(nexts.map(([word = ""]) => word)).map((word): unknown => JSON.parse(word))
     assert.deepStrictEqual(words.toSorted(), Object.keys(lefts).toSorted())
   })
 
   for (const [cell = "", , calls = ""] of nexts) {
     const word = JSON.parse(names([cell])[0]!) as Journal.Next
-    it.effect(`sessions.md says what to call where ${word} is left, and so do the errors`, () =>
+    it.effect(`sessions.md and the errors name what to call where Session.next is ${word}`, () =>
       Effect.gen(function*() {
         yield* lefts[word]
         const kept = yield* Session.open("s")
@@ -336,7 +336,7 @@ describe("the tables of the guides", () => {
       }).pipe(Effect.provide(payer), Effect.provide(Session.Store.layerMemory)))
   }
 
-  it("policies.md has every decision, with its standard setting", () => {
+  it("policies.md lists every decision with its standard setting", () => {
     const rows = table("docs/policies.md", "Decision", "`Policy.standard`")
     assert.deepStrictEqual([...names(rows.map(([name = ""]) => name))].sort(), Object.keys(Policy.standard).sort())
     for (const [name = "", setting = ""] of rows.map(names)) {
@@ -345,17 +345,17 @@ describe("the tables of the guides", () => {
     }
   })
 
-  it("README can be read at once", () => {
+  it("README has at most 170 lines", () => {
     assert.isAtMost(readSource("README.md").text.split("\n").length, 170)
   })
 
-  it("docs/README lists every public module, in the order in which they import each other", () => {
+  it("docs/README lists every public module in import order", () => {
     assert.deepStrictEqual(names(table("docs/README.md", "Module", "What it is for").map(([name = ""]) => name)), order)
     const modules = fs.readdirSync(path.join(root, "src")).filter((name) => name.endsWith(".ts") && name !== "index.ts")
     assert.deepStrictEqual(modules.sort(), order.map((name) => `${name}.ts`).sort())
   })
 
-  it("CONTRIBUTING lists every folder of src/internal, and the order in which they import each other", () => {
+  it("CONTRIBUTING lists every folder of src/internal, and their import order", () => {
     const folders = rooms.filter((room) => room !== "json" && room !== "telemetry")
     const listed = names(table("CONTRIBUTING.md", "Folder").map(([name = ""]) => name))
     assert.deepStrictEqual([...listed].sort(), [...folders].sort())

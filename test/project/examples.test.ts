@@ -121,17 +121,17 @@ describe("examples", () => {
   })
   afterAll(() => stopModel())
 
-  for (const { place, run } of examples) it(place, run)
+  for (const { place, run } of examples) it(`the example at ${place} holds`, run)
 
-  it("have the types they show", () => {
+  it("all examples type-check", () => {
     assert.strictEqual(errorsIn("all"), "")
   })
 
-  it("of the README and the guides are all run", () => {
+  it("every example of the README and the guides runs as a test", () => {
     assert.deepStrictEqual(pages.flatMap(unmarkedIn), [])
   })
 
-  it("are found in doc comments and in Markdown, at their lines", () => {
+  it("examples are found in doc comments and in Markdown, at their lines", () => {
     const comment = [
       "/** Head. */",
       "",
@@ -164,7 +164,7 @@ describe("examples", () => {
     assert.throws(() => examplesOf({ path: "README.md", text: "```ts import.meta.vitest\nfirst" }), "README.md:1")
   })
 
-  it("of a page have the imports that the page declares", async () => {
+  it("an example of a page has the imports declared by the page", async () => {
     const fence = (info: string, ...code: ReadonlyArray<string>) => ["```" + info, ...code, "```"].join("\n")
     const declared = fence("ts import.meta.vitest imports", "import * as Option from \"effect/Option\"")
     const example = fence("ts import.meta.vitest", "Option.isSome(Option.some(1)) // => true")
@@ -176,18 +176,18 @@ describe("examples", () => {
     assert.throws(() => examplesOf(page(fence("ts import.meta.vitest imports", "const more = 1"))), "docs/page.md:2")
   })
 
-  it("pass when every assertion holds", async () => {
+  it("an example passes when every assertion holds", async () => {
     assert.deepStrictEqual(await outcomes("right", right), right.map(() => "passed"))
   })
 
-  it("fail when an assertion does not hold or has no place", async () => {
+  it("an example fails when an assertion does not hold or stands in a wrong place", async () => {
     const messages = await outcomes("wrong", wrong.map(([code]) => code))
     for (const [index, [code, message]] of wrong.entries()) {
       assert.strictEqual(messages[index]?.slice(0, message.length), message, code)
     }
   })
 
-  it("fail when their types do not hold", () => {
+  it("an example fails when its types do not hold", () => {
     assert.include(errorsIn("mistyped"), "has no exported member 'Nothing'")
   })
 })
@@ -204,20 +204,20 @@ describe("links", () => {
     return !anchors.get(file)!.has(anchor)
   }
 
-  it("of the README and the guides lead somewhere", () => {
+  it("every link of the README and the guides has a target", () => {
     const dead = pages.flatMap((page) =>
       linksIn(page).filter(({ target }) => broken(page.path, target)).map(({ place, target }) => `${place} ${target}`)
     )
     assert.deepStrictEqual(dead, [])
   })
 
-  it("every guide is in the index, and the README leads to it", () => {
+  it("every guide is in the index, and the README links to the index", () => {
     const listed = new Set(linksIn(readSource("docs/README.md")).map(({ target }) => target))
     assert.deepStrictEqual(guides.filter((name) => name !== "README.md" && !listed.has(name)), [])
     assert.isTrue(linksIn(readSource("README.md")).some(({ target }) => target === "docs/README.md"))
   })
 
-  it("are found with their places, outside of code, and anchors are those that GitHub makes", () => {
+  it("links are found with their places outside of code, and anchors match GitHub's anchors", () => {
     const text = [
       "# A `title`, twice",
       "[a](b.md#c) and [web](https://x.y)",
@@ -246,7 +246,7 @@ describe("documentation", () => {
     assert.deepStrictEqual(sources.filter(isPublic).flatMap((source) => undocumentedIn(source, sources)), [])
   })
 
-  it("what is called has an example that is run", () => {
+  it("every public function has an example that runs", () => {
     const isPublic = ({ path }: SourceText) => !path.includes("/internal/") && !path.endsWith("/index.ts")
     assert.deepStrictEqual(sources.filter(isPublic).flatMap(unshownIn), [])
   })
@@ -270,7 +270,7 @@ describe("documentation", () => {
     assert.deepStrictEqual(unshownIn({ path: "src/Tool.ts", text: text.join("\n") }), ["src/Tool.ts:19 run"])
   })
 
-  it("an export without one is found", () => {
+  it("an export without a doc comment is found", () => {
     assert.deepStrictEqual(undocumented("export const make = 1"), ["src/Tool.ts:2 make"])
     assert.deepStrictEqual(undocumented("export const make = 1", "/** Doc. */", "export const other = 1"), [
       "src/Tool.ts:2 make"
@@ -288,7 +288,7 @@ describe("documentation", () => {
     assert.deepStrictEqual(undocumented("export * as Other from \"./Other.ts\""), ["src/Tool.ts:2 Other"])
   })
 
-  it("a comment where the export is declared serves it", () => {
+  it("a comment at the declaration serves a re-export", () => {
     const source = {
       path: "src/Tool.ts",
       text: "/** The module. */\nexport type { Told, Untold as Other } from \"./b/c.ts\""
@@ -300,7 +300,7 @@ describe("documentation", () => {
     assert.deepStrictEqual(undocumentedIn(source, [source, other]), ["src/Tool.ts:2 Other"])
   })
 
-  it("one comment serves a name in all its roles", () => {
+  it("one comment serves all declarations of a name", () => {
     const lines = [
       "/** Doc. */",
       "export interface Tool {}",

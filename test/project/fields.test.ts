@@ -10,7 +10,7 @@ describe("fields", () => {
     assert.deepStrictEqual(undocumentedFields(), [])
   })
 
-  it("a field without one is found, wherever its type is declared", () => {
+  it("a field without a doc comment is found, wherever its type is declared", () => {
     const planted = [
       "import * as Schema from \"effect/Schema\"",
       "import * as Effect from \"effect/Effect\"",

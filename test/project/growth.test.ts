@@ -113,7 +113,7 @@ const isLinear = (growth: Growth): void => {
 const size = <A>(first: A, rest: ReadonlyArray<A>): Arr.NonEmptyReadonlyArray<A> => [first, ...rest]
 
 describe("growth", () => {
-  it.effect("a delta of text takes as many steps as the one before, and is handed on as it came", () =>
+  it.effect("a text delta takes as many steps as the delta before, and is emitted unchanged", () =>
     Effect.gen(function*() {
       const deltas = (count: number): Reads =>
         size([started], [
@@ -127,7 +127,7 @@ describe("growth", () => {
       for (const event of reads.flat()) assert.include(seen, event)
     }))
 
-  it.effect("a delta among many of one read takes no step at all", () =>
+  it.effect("a delta among many deltas of one read takes no step", () =>
     Effect.gen(function*() {
       const burst = (count: number): Reads => [
         size(started, [
@@ -140,7 +140,7 @@ describe("growth", () => {
       assert.strictEqual(work.after.steps, 0)
     }))
 
-  it.effect("arguments are parsed once, however many fragments they come in", () =>
+  it.effect("arguments are parsed once, however many fragments deliver them", () =>
     Effect.gen(function*() {
       const json = JSON.stringify({ text: "abcdefghij".repeat(1000) })
       const fragments = (count: number): Reads => {
@@ -170,13 +170,13 @@ describe("growth", () => {
       ["one at a time", { maxConcurrency: 1 }]
     ] as ReadonlyArray<readonly [string, Options]>
   ) {
-    it.effect(`a call of a turn takes as much as the one before: ${how}`, () =>
+    it.effect(`each call of a turn takes as much work as the call before (${how})`, () =>
       Effect.gen(function*() {
         isLinear(yield* growth([100, 200, 1000], (count) => read([batch(count), answer], options)))
       }))
   }
 
-  it.effect("a turn takes as many steps as the one before, and reads no message of earlier turns", () =>
+  it.effect("a turn takes as many steps as the turn before, and reads no message of earlier turns", () =>
     Effect.gen(function*() {
       const turns = (count: number) => [
         ...list(
@@ -202,7 +202,7 @@ describe("growth", () => {
       assert.strictEqual(yield* looksAt(40), yield* looksAt(10))
     }))
 
-  it.effect("a result of many turns holds each of their messages once, and still has the thread of each", () =>
+  it.effect("a result of many turns stores each message once, and each step has its thread", () =>
     Effect.gen(function*() {
       const result = (turns: number) => {
         const replies = [
@@ -241,14 +241,14 @@ describe("growth", () => {
     answer
   ]
 
-  it.effect("Q-09: a call of a turn that is kept takes as much as the one before, and so does reading it", () =>
+  it.effect("Q-09: recording or loading a call of a kept turn takes as much work as the call before", () =>
     Effect.gen(function*() {
       unobserved()
       isLinear(yield* growth([100, 200, 1000], (count) => Effect.map(kept([batch(count), answer]), ({ run }) => run)))
       isSteady(yield* growth([100, 200, 1000], (count) => Effect.map(kept([batch(count), answer]), ({ load }) => load)))
     }))
 
-  it.effect("Q-09: a turn that is kept takes as much as the one before, and so does reading it", () =>
+  it.effect("Q-09: recording or loading a kept turn takes as much work as the turn before", () =>
     Effect.gen(function*() {
       unobserved()
       isLinear(yield* growth([50, 100, 300], (count) => Effect.map(kept(turns(count)), ({ run }) => run)))

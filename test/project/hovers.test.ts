@@ -29,15 +29,15 @@ describe("hovers", () => {
   const file = "test/fixtures/hovers.ts"
   const hovers = hoversOf(file, readSource(file).text)
 
-  it("the most used expressions show one name", () => {
+  it("an editor shows one type name for each of the most used expressions", () => {
     assert.deepStrictEqual(hovers.map(({ type }) => plain(type)), expected)
   })
 
-  it("none is longer than three lines", () => {
+  it("no shown type is longer than three lines", () => {
     assert.deepStrictEqual(hovers.filter(({ type }) => linesOf(type) > longest), [])
   })
 
-  it("a longer one is found", () => {
+  it("a type longer than three lines is found", () => {
     const anonymous = "export const /* hover */ result = { thread: [], steps: [], outcome: { _tag: \"Completed\" } }"
     const wide = `export const /* hover */ names = [${Array.from({ length: 60 }, (_, i) => `"name${i}"`)}] as const`
     const found = hoversOf("test/fixtures/long.ts", `${anonymous}\n${wide}\nexport const /* hover */ short = 1`)

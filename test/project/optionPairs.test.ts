@@ -100,9 +100,9 @@ const late: ReadonlyArray<readonly [name: string, protocol: Replies.Name, words:
     ]
   ]
 
-describe("two options of a run, and metadata behind a call", () => {
+describe("two options of a run with metadata behind a call", () => {
   for (const [name, protocol, words, body] of late) {
-    it.live(`${name}: the next request is the same under every pair`, () =>
+    it.live(`the next request is the same under every pair of options: ${name}`, () =>
       Effect.gen(function*() {
         const sent = (given: ReturnType<typeof both>) =>
           Effect.map(
@@ -181,9 +181,9 @@ const withoutCodes = <A>(value: A): A => {
   return Object.fromEntries(kept.map(([name, member]) => [name, withoutCodes(member)])) as A
 }
 
-describe("two options of a run, and what is hidden or cut", () => {
+describe("two options of a run with hidden or cut content", () => {
   for (const [name, script] of Object.entries(scripts)) {
-    it.effect(`${name}: the result is the same under every pair, at every limit`, () =>
+    it.effect(`the result is the same under every pair of options, at every limit: ${name}`, () =>
       Effect.gen(function*() {
         for (const limit of limits) {
           const resultOf = (given: ReturnType<typeof both>) =>

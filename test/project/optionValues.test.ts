@@ -369,9 +369,9 @@ const optionsOf = (call: (options: any) => Program, needs: Options) =>
     return list?.split(", ") ?? assert.fail(`it does not name its options: ${message}`)
   })
 
-describe("O-11: values that no option can have", () => {
+describe("O-11: an option value of a wrong type", () => {
   for (const [entry, [call, needs = {}]] of Object.entries(entries)) {
-    it.live(`O-11: ${entry} refuses them, and says which option and what would be right`, () =>
+    it.live(`O-11: ${entry} refuses wrong option values, and names the option and the right values`, () =>
       Effect.gen(function*() {
         const options = yield* optionsOf(call, needs)
         const passed: Array<string> = []
@@ -391,7 +391,7 @@ describe("O-11: values that no option can have", () => {
       }))
   }
 
-  it("O-11: no message has a secret in it", () => {
+  it("O-11: no message about a wrong option contains a secret", () => {
     const key = "sk-secret-0123456789"
     for (
       const options of [
@@ -437,7 +437,7 @@ describe("O-11: values that no option can have", () => {
     }
   })
 
-  it.effect("O-11: a value that may be of several kinds is taken in each of its forms", () =>
+  it.effect("O-11: a deadline is accepted in each of its forms", () =>
     Effect.gen(function*() {
       for (
         const deadline of [5_000, "5 seconds", Duration.seconds(5), { seconds: 5 }, { after: Duration.seconds(5) }]
@@ -449,7 +449,7 @@ describe("O-11: values that no option can have", () => {
       }
     }))
 
-  it.effect("O-11: an option of an option that is undefined counts as left out", () =>
+  it.effect("O-11: an undefined member of an option counts as left out", () =>
     Effect.gen(function*() {
       const policy = { resultLimit: undefined, siblings: { onHalt: undefined } }
       const result = yield* Effect.provide(Chat.run("go", untyped({ policy })), model)
@@ -473,7 +473,7 @@ describe("O-11: values that no option can have", () => {
       assert.deepStrictEqual([statuses[59], statuses[60]], [200, 429])
     }))
 
-  it.effect("O-11: a run takes null for each option that it leaves out, and ends as without it", () =>
+  it.effect("O-11: a run accepts null for any option, and ends as without the option", () =>
     Effect.gen(function*() {
       const tool = Tool.make("t", { parameters: {}, handler: () => Effect.succeed("x") })
       const calling = [Script.toolCall("a", "t"), Script.finish("tool_calls")]
@@ -495,12 +495,12 @@ describe("O-11: values that no option can have", () => {
       }
     }))
 
-  it("O-11: agents and a run that are missing are named", () => {
+  it("O-11: a missing run or an empty list of agents is named", () => {
     assert.throws(() => Agent.make(untyped({ name: "a", description: "" })), "Agent.make: run must be a function")
     assert.throws(() => Server.define(untyped({ layer: model })), "agents is empty; give at least one Agent.make")
   })
 
-  it.effect("O-11: a handler does not run where an option is wrong", () =>
+  it.effect("O-11: no handler runs in a run with a wrong option", () =>
     Effect.gen(function*() {
       let runs = 0
       const tool = Tool.make("t", { parameters: {}, handler: () => Effect.sync(() => ++runs) })

@@ -39,7 +39,7 @@ const named = (page: string): ReadonlyArray<string> =>
 
 // The compiler reads all of it.
 describe("options", () => {
-  it("the page names every option once", () => {
+  it("options.md names every option once", () => {
     assert.deepStrictEqual(
       named(readSource("docs/options.md").text).toSorted(),
       [
@@ -49,7 +49,7 @@ describe("options", () => {
     )
   })
 
-  it("an option that is missing, made up or named twice is found", () => {
+  it("options are read from the last column of a table, with repetitions, and from their types", () => {
     const page =
       "`Chat.run` has\n| how far | `Chat.maxTurns` |\n| again | `Chat.maxTurns`   |\n| stop | `Policy.siblings.onHalt` |"
     assert.deepStrictEqual(named(page), ["Chat.maxTurns", "Chat.maxTurns", "Policy.siblings.onHalt"])

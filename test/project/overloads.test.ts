@@ -46,14 +46,14 @@ const dualsOf = ({ path, text }: SourceText): ReadonlyArray<Dual> => {
   return found
 }
 
-describe("functions that take their subject first or last", () => {
-  it("declare the form with the subject last first", () => {
+describe("functions with data-last and data-first forms", () => {
+  it("every dual function declares its data-last form first", () => {
     const duals = readSources("src").flatMap(dualsOf)
     assert.includeMembers(duals.map(({ at }) => at), ["src/Session.ts answer", "src/Thread.ts append"])
     assert.deepStrictEqual(duals.filter(({ problem }) => problem !== undefined), [])
   })
 
-  it("are found in the wrong order, with one form, and with subjects of two names", () => {
+  it("a dual function with forms in the wrong order, with one form, or with two subject names is found", () => {
     const last = "(id: string): (session: S) => S"
     const first = "(session: S, id: string): S"
     const text = `
@@ -72,7 +72,7 @@ describe("functions that take their subject first or last", () => {
     ])
   })
 
-  it.effect("refuse a wrong argument, and the compiler names that one", () =>
+  it.effect("a wrong argument is refused at run time, and the compiler names that argument", () =>
     Effect.gen(function*() {
       const session = Session.make()
       // The lines are checked by `tsc -b`: where the compiler names another argument, both lines are errors.

@@ -13,7 +13,7 @@ const sources = readSources("src")
 const entryPoints: Readonly<Record<string, unknown>> = JSON.parse(readSource("package.json").text).exports
 
 describe("package", () => {
-  it("each module of the index is an entry point, and no other module of the core is", () => {
+  it("exactly the modules of the index are entry points of the core", () => {
     const named = Object.entries(entryPoints).filter(([path]) => /^\.\/[A-Z]/.test(path))
     assert.deepStrictEqual(
       named,
@@ -24,11 +24,11 @@ describe("package", () => {
     )
   })
 
-  it("an entry point is the very module that the index has under its name", () => {
+  it("an entry point is the same module as in the index", () => {
     assert.strictEqual(Tool.ToolError, Heddle.Tool.ToolError)
   })
 
-  it("a chat with tools loads neither conversations that are kept nor the codecs of events", () => {
+  it("a chat with tools loads no sessions and no event codecs", () => {
     const loaded = loadedBy(["Adapter", "Chat", "Message", "Tool"].map((name) => `src/${name}.ts`), sources)
     const needless = [
       "Answering",
@@ -52,14 +52,14 @@ describe("package", () => {
     assert.isTrue(loaded.has("effect/Stream"))
   })
 
-  it("data loads nothing that runs", () => {
+  it("a data module loads no running code", () => {
     const loaded = loadedBy(["Message", "Response", "Thread", "Event"].map((name) => `src/${name}.ts`), sources)
     const running = ["Tool", "ToolRunner", "Step", "Chat", "Adapter", "Executor", "Encoder", "Collector"]
     assert.deepStrictEqual(running.filter((name) => loaded.has(`src/${name}.ts`)), [])
     assert.isFalse(loaded.has("effect/Stream"))
   })
 
-  it("imports of types load nothing, a re-exported module is loaded, and a missing one is reported", () => {
+  it("a type import loads nothing, a re-export loads its module, and a missing module is reported", () => {
     const modules = [
       { path: "src/A.ts", text: "import type * as B from \"./B.ts\"\nimport { type D } from \"./D.ts\"" },
       { path: "src/C.ts", text: "export { one } from \"./E.ts\"\nexport type { two } from \"./B.ts\"" },

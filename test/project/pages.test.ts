@@ -79,7 +79,7 @@ describe("pages", () => {
     ])
   })
 
-  it("N-34: the changelog has one version, the package's, in about forty lines", () => {
+  it("N-34: the changelog has one version, the package's version, in at most 55 lines", () => {
     const { text } = readSource("CHANGELOG.md")
     assert.deepStrictEqual(Array.from(text.matchAll(/^## (.*)$/gm), ([, title]) => title), [
       `${version}, first release`
@@ -87,7 +87,7 @@ describe("pages", () => {
     assert.isAtMost(text.split("\n").length, 55)
   })
 
-  it("N-34: the changelog counts the examples that are there, and docs/README lists them", () => {
+  it("N-34: the changelog counts the existing examples, and docs/README lists the examples", () => {
     const programs = fs.readdirSync(path.join(root, "scratchpad/examples")).map((name) => name.replace(/\.ts$/, ""))
     assert.include(readSource("CHANGELOG.md").text, `has ${numbers[programs.length - 16]}\n[programs]`)
     const { text } = readSource("docs/README.md")
@@ -117,7 +117,7 @@ const repeatedIn = (texts: ReadonlyArray<SourceText>): ReadonlyArray<string> => 
 }
 
 describe("guides", () => {
-  it("say nothing about surviving twice", () => {
+  it("the guides to sessions never say a sentence twice", () => {
     const texts = [...surviving, "scratchpad/crash/RESULTS.md"].map(readSource)
     assert.isAbove(texts.flatMap(sentencesOf).length, 200)
     assert.deepStrictEqual(repeatedIn(texts), [])
@@ -128,7 +128,7 @@ describe("guides", () => {
     assert.strictEqual(repeatedIn([{ path: "a.md", text: `${once}\n\n- ${twice}` }]).length, 1)
   })
 
-  it("explain a frozen owner once: elsewhere the word is a link to it", () => {
+  it("only workers.md explains a frozen owner, and elsewhere the word is a link", () => {
     const places = surviving.map(readSource).flatMap(({ path, text }) =>
       Array.from(
         text.replaceAll(/\[[^\]]*\]\([^)]*#an-owner-that-was-frozen\)/g, "").matchAll(/^.*\b(?:frozen|freez).*$/gm),
@@ -138,11 +138,11 @@ describe("guides", () => {
     assert.deepStrictEqual(places.filter((place) => !/^docs\/workers\.md|^docs\/cluster\.md \|/.test(place)), [])
   })
 
-  it("crashes.md can be read at once", () => {
+  it("crashes.md has at most 170 lines", () => {
     assert.isAtMost(readSource("docs/crashes.md").text.split("\n").length, 170)
   })
 
-  it("benchmarks.md names the versions that were measured", () => {
+  it("benchmarks.md names the measured versions", () => {
     const { dependencies } = JSON.parse(readSource("scratchpad/bench/peers/package.json").text) as {
       readonly dependencies: Readonly<Record<string, string>>
     }
@@ -213,7 +213,7 @@ describe("the rows of the contract", () => {
   }
 
   for (const [id, run] of Object.entries(rows)) {
-    it.effect(`N-34: ${id} states what the code does`, () =>
+    it.effect(`N-34: the row of ${id} agrees with the code`, () =>
       Effect.gen(function*() {
         const row = readSource("docs/contract.md").text.split("\n").find((line) => line.startsWith(`| ${id} |`))
         for (const words of yield* run) assert.include(row, words)
@@ -238,13 +238,13 @@ describe("the package", () => {
     linksIn(page).filter(({ target }) => !target.startsWith(repository) && !packed.has(targetOf(page.path, target)[0]))
       .map(({ place, target }) => `${place} ${target}`)
 
-  it("N-35: it has every page and their index", () => {
+  it("N-35: the package has every page and the index of pages", () => {
     const missing = ["README.md", "CHANGELOG.md", "docs/llms.txt", ...guides.map((name) => `docs/${name}`)]
       .filter((file) => !packed.has(file))
     assert.deepStrictEqual(missing, [])
   })
 
-  it("N-35: the links of its pages lead to files that it has, or to the repository by address", () => {
+  it("N-35: links of packed pages lead to packed files, or to the repository by address", () => {
     assert.deepStrictEqual(pages.flatMap(deadIn), [])
     const text = "[a](tools.md) [b](../CONTRIBUTING.md) [c](../src/Tool.ts#L1) [d](#a)"
     assert.deepStrictEqual(deadIn({ path: "docs/page.md", text }), [
@@ -253,7 +253,7 @@ describe("the package", () => {
     ])
   })
 
-  it("N-35: llms.txt lists each page with its question, as docs/README does; -u writes it", async () => {
+  it("N-35: llms.txt lists each page with its question from docs/README, and -u updates the file", async () => {
     const { text } = readSource("docs/README.md")
     const rows = Array.from(text.matchAll(/^\| \[([^\]`]+)\]\((\w[\w-]*\.md)\)\s*\| (.*?)\s*\|$/gm))
     assert.deepStrictEqual(rows.map(([, , file]) => file!).toSorted(), guides.filter((name) => name !== "README.md"))
@@ -276,7 +276,7 @@ describe("the package", () => {
     await expect(`${wanted}\n`).toMatchFileSnapshot("../../docs/llms.txt")
   })
 
-  it("N-36: the README says that nothing is published yet, and how to use a clone", () => {
+  it("N-36: README and quickstart.md say that nothing is published yet, and how to use a clone", () => {
     const [, install = ""] = /npm install heddle effect\n```\n\n([^]*?)\n\n```ts/.exec(readSource("README.md").text) ??
       []
     assert.strictEqual(
@@ -287,7 +287,7 @@ describe("the package", () => {
     assert.include(readSource("docs/quickstart.md").text, "Until the first release this installs nothing")
   })
 
-  it("N-37: a page says how a gated tool is tested, and one how the tools of an MCP server are used", () => {
+  it("N-37: testing.md tests a tool with approval, and providers.md uses the tools of an MCP server", () => {
     const testing = readSource("docs/testing.md").text
     assert.include(testing, "## A tool that asks for an approval")
     for (const part of ["Session.start", "suspensions", "Session.approve", "Session.deny", "Session.continue"]) {
@@ -304,12 +304,12 @@ describe("the package", () => {
   })
 })
 
-describe("the commands", () => {
+describe("npm run crash", () => {
   const main = path.join(root, "scratchpad/crash/main.ts")
   const run = (...command: ReadonlyArray<string>) =>
     spawnSync(process.execPath, ["--conditions=source", main, ...command], { encoding: "utf8" })
 
-  it("N-34: a wrong option of npm run crash is one line that says what would be right", () => {
+  it("N-34: a wrong option of npm run crash prints one line that says what would be right", () => {
     const { status, stderr } = run("leave", "--times", "0")
     assert.deepStrictEqual([status, stderr], [2, "--times is a number from 1 on; got: 0\n"])
     const messageOf = (...args: ReadonlyArray<string>): string | undefined => {

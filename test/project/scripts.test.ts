@@ -17,8 +17,8 @@ const under = (version: string) => {
   return { status, stderr }
 }
 
-describe("the scripts of the README", () => {
-  it("O-36: say on an older Node what is missing and what to do, and run on a newer one", () => {
+describe("a script of the README", () => {
+  it("O-36: a script names the missing Node version and the remedy on an older Node, and runs on a newer Node", () => {
     for (const version of ["18.20.0", "20.20.2", "22.17.1"]) {
       const { status, stderr } = under(version)
       assert.strictEqual(status, 1)
@@ -31,7 +31,7 @@ describe("the scripts of the README", () => {
     }
   })
 
-  it("O-36: are each a line that does its set-up, and checks that Node first", () => {
+  it("O-36: each documented one-line command checks the Node version first", () => {
     const { scripts } = JSON.parse(fs.readFileSync(path.join(root, "package.json"), "utf8"))
     const readme = fs.readFileSync(path.join(root, "README.md"), "utf8")
     const lines = [...readme.matchAll(/^npm ci && npm (?:run )?(\w+)/gm)].map(([, name]) => name!)
@@ -41,7 +41,7 @@ describe("the scripts of the README", () => {
     }
   })
 
-  it("O-36: example lists the examples where it gets no file, or one that does not exist, and runs any other", () => {
+  it("O-36: npm run example lists the examples without an existing file, and runs any existing file", () => {
     const example = (...args: ReadonlyArray<string>) => {
       const { status, stderr, stdout } = spawnSync("npm", ["run", "--silent", "example", ...args], {
         cwd: root,

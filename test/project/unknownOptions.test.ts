@@ -71,9 +71,9 @@ const runs: Readonly<Record<string, (options: Options) => Effect.Effect<unknown,
   "Session.step": (options) => Session.step(Session.appendUser(session, "go").pipe(Effect.runSync), options)
 }
 
-describe("N-30: options that do not exist", () => {
+describe("N-30: an unknown option", () => {
   for (const [name, run] of Object.entries(runs)) {
-    it.effect(`N-30: ${name} refuses them, and those of its policy and its deadline`, () =>
+    it.effect(`N-30: ${name} refuses unknown options, also in its policy and its deadline`, () =>
       Effect.gen(function*() {
         const of = (options: object) => defectOf(() => run(untyped(options)))
         assert.strictEqual(
@@ -108,7 +108,7 @@ describe("N-30: options that do not exist", () => {
       }))
   }
 
-  it.effect("N-30: Session.resume refuses them", () =>
+  it.effect("N-30: Session.resume refuses an unknown option", () =>
     Effect.gen(function*() {
       const wait = Tool.make("wait", {
         parameters: {},
@@ -133,7 +133,7 @@ describe("N-30: options that do not exist", () => {
       )
     }))
 
-  it.effect("N-30: an option of another way of running is no mistake, so that ways may share their options", () =>
+  it.effect("N-30: a run accepts the options of other ways of running", () =>
     Effect.gen(function*() {
       const options = untyped({
         maxAge: 5,
@@ -146,7 +146,7 @@ describe("N-30: options that do not exist", () => {
       assert.isTrue(Exit.isSuccess(yield* Effect.exit(Effect.provide(Chat.run("go", options), model))))
     }))
 
-  it.effect("N-30: StreamingToolExecutor has options of its own", () =>
+  it.effect("N-30: StreamingToolExecutor.make refuses unknown options, also of a run", () =>
     Effect.gen(function*() {
       const of = (options: object) => defectOf(() => Effect.scoped(StreamingToolExecutor.make(untyped(options))))
       assert.strictEqual(
@@ -203,7 +203,7 @@ describe("N-30: options that do not exist", () => {
     ]
   }
   for (const [name, [make, message]] of Object.entries(refused)) {
-    it(`N-30: ${name} refuses them`, () => {
+    it(`N-30: ${name} refuses an unknown option`, () => {
       assert.throws(make, TypeError, message)
     })
   }
@@ -243,7 +243,7 @@ describe("N-30: options that do not exist", () => {
     ]
   } as const
   for (const [name, [make, message]] of Object.entries(failing)) {
-    it.effect(`N-30: Session.${name} refuses them`, () =>
+    it.effect(`N-30: Session.${name} refuses an unknown option`, () =>
       Effect.gen(function*() {
         assert.strictEqual(yield* defectOf(make), message)
       }))
@@ -262,14 +262,14 @@ describe("N-30: options that do not exist", () => {
     SqliteClient: SqliteClient.layer
   }
   for (const [name, layer] of Object.entries(layers)) {
-    it.effect(`N-30: ${name} refuses them`, () =>
+    it.effect(`N-30: ${name} refuses an unknown option, and lists its options`, () =>
       Effect.gen(function*() {
         const message = yield* layerDefectOf(() => layer(untyped({ allowance: 5 })))
         assert.include(message, `${name} has no option "allowance"; its options are `)
       }))
   }
 
-  it.effect("N-30: an option of an option of a layer is known as well", () =>
+  it.effect("N-30: the reasoning option of a layer refuses an unknown member", () =>
     Effect.gen(function*() {
       const options = { model: "m", reasoning: { efort: "low" } }
       for (
@@ -280,7 +280,7 @@ describe("N-30: options that do not exist", () => {
       }
     }))
 
-  it.effect("N-30: a command of SessionClient refuses them", () =>
+  it.effect("N-30: a command of SessionClient refuses an unknown option", () =>
     Effect.gen(function*() {
       const cluster = Layer.merge(Cluster.layer({ run: () => ({}) }), SessionClient.layer).pipe(
         Layer.provide([model, Session.Store.layerMemory]),
@@ -294,7 +294,7 @@ describe("N-30: options that do not exist", () => {
       assert.strictEqual(message, "a command has no option \"afters\"; did you mean \"after\"?")
     }))
 
-  it("N-30: the nearest name is the one that the fewest edits lead to, if these are few", () => {
+  it("N-30: the suggested name is the known name with the fewest edits, if the edits are few", () => {
     const kind = Values.anything
     const known = { maxTurns: kind, maxTokens: kind, toolTimeout: kind, context: kind, by: kind }
     const remedy = (name: string): string => {
@@ -316,7 +316,7 @@ describe("N-30: options that do not exist", () => {
     }
   })
 
-  it("N-30: the list of a run's options is that of the types", () => {
+  it("N-30: the list of run options matches the types", () => {
     type Listed = keyof typeof Settings.runOptions
     type Typed = keyof (Chat.Options & Step.Options & ToolRunner.Options & Session.ReplyOptions & Session.ResumeOptions)
     const listed = { has: true as Exclude<Typed, Listed> extends never ? true : Exclude<Typed, Listed> }

@@ -21,7 +21,7 @@ const glossary = (page: string): ReadonlyArray<string> =>
   Array.from(page.slice(page.indexOf("## Words")).matchAll(/^\| (\w+) +\|/gm), ([, word]) => word!).slice(1)
 
 describe("words", () => {
-  it("every room of src, and docs with the README, keep the aims of genitives, relative clauses and stranded ends", () => {
+  it("every room of src, and docs with the README, keep the aims for genitives, relative clauses and stranded ends", () => {
     const sentences = readSentences()
     const excesses = excessesOf(sentences)
     assert.isEmpty(excesses, excesses.join("\n"))
@@ -89,7 +89,7 @@ describe("words", () => {
     assert.deepStrictEqual(readTexts().flatMap(vagueIn), [])
   })
 
-  it("a vague word is found in every kind of text, and names its line", () => {
+  it("a vague word is found in every kind of text, with its line", () => {
     const told = ["told", "."].join("")
     for (const word of ["whoever", "somebody", "Nobody"]) {
       assert.deepStrictEqual(vagueIn(plant("src/Chat.ts", `// It is for ${word}.`)), [`src/Chat.ts:2 ${word}`])

@@ -28,9 +28,9 @@ const killing = (policy: Policy, { args = [], ...options }: EveryKill.Options = 
 
 const names = (calls: ReadonlyArray<{ readonly name: string }>) => new Set(calls.map(({ name }) => name))
 
-describe("a program that is killed", { timeout: limit }, () => {
+describe("a killed program", { timeout: limit }, () => {
   it.live(
-    "D-01, D-03, Q-15: at each boundary: no finished call is repeated, no repeat is silent, the result is the same",
+    "D-01, D-03, Q-15: a kill at any boundary repeats no finished call, makes each repeat known, and leads to the same result",
     () =>
       Effect.gen(function*() {
         const { attempts, kills, points, violations } = yield* killing("lookUp")
@@ -59,7 +59,7 @@ describe("a program that is killed", { timeout: limit }, () => {
   )
 
   it.live(
-    "D-03: a person is asked about calls whose effect is unknown, and each has its effect once",
+    "D-03: a person is asked about each charge with an unknown effect, and no charge is repeated",
     () =>
       Effect.gen(function*() {
         const { attempts, violations } = yield* killing("ask", { limit: 34 })
@@ -72,7 +72,7 @@ describe("a program that is killed", { timeout: limit }, () => {
       })
   )
 
-  it.live("D-02: in the recovery as well", () =>
+  it.live("D-02: a program killed again in its recovery repeats no charge", () =>
     Effect.gen(function*() {
       const { attempts, kills, violations } = yield* killing("report", { limit: 11, again: "random" })
       assert.deepStrictEqual(violations, [])
@@ -82,7 +82,7 @@ describe("a program that is killed", { timeout: limit }, () => {
     }))
 
   it.live(
-    "D-02: by a model that gives its calls new ids at each asking, up to three times at random",
+    "D-02: a program with new call ids from its model, killed up to three times at random, repeats no charge",
     () =>
       Effect.gen(function*() {
         const random = { attempts: 10, most: 3, seed: "crash" }
@@ -94,8 +94,8 @@ describe("a program that is killed", { timeout: limit }, () => {
   )
 })
 
-describe("the command", { timeout: limit }, () => {
-  it("N-34: npm run crash -- --help prints each of its options, and exits well", () => {
+describe("npm run crash", { timeout: limit }, () => {
+  it("N-34: npm run crash -- --help prints each of its options, and exits with status 0", () => {
     for (const [file, command] of [["settings", []], ["leave/main", ["leave"]]] as const) {
       const { status, stdout } = spawnSync(
         process.execPath,

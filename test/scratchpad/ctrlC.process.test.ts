@@ -88,7 +88,7 @@ const test = (title: string, program: Effect.Effect<void, never, Scope.Scope>) =
 describe("Ctrl-C in a terminal", { concurrent: true }, () => {
   for (const [runner, name] of [["main", "NodeRuntime.runMain"], ["promise", "Effect.runPromiseExit"]] as const) {
     test(
-      `N-32: under ${name} the first one is a soft stop, with the result of the run`,
+      `N-32: the first Ctrl-C under ${name} stops the run softly, and the program prints its result`,
       Effect.gen(function*() {
         const { ended, letChildEnd, program, said } = yield* start(runner)
         program.kill("SIGINT")
@@ -101,7 +101,7 @@ describe("Ctrl-C in a terminal", { concurrent: true }, () => {
     )
 
     test(
-      `N-32: under ${name} the second one interrupts the run and waits for its processes`,
+      `N-32: the second Ctrl-C under ${name} interrupts the run and waits for its processes`,
       Effect.gen(function*() {
         const { ended, isChildAlive, letChildEnd, printed, program, said } = yield* start(runner)
         program.kill("SIGINT")
@@ -118,7 +118,7 @@ describe("Ctrl-C in a terminal", { concurrent: true }, () => {
     )
 
     test(
-      `N-32: under ${name} the third one ends the process at once`,
+      `N-32: the third Ctrl-C under ${name} ends the process at once`,
       Effect.gen(function*() {
         const { ended, printed, program, said } = yield* start(runner)
         program.kill("SIGINT")
@@ -133,7 +133,7 @@ describe("Ctrl-C in a terminal", { concurrent: true }, () => {
   }
 
   test(
-    "N-32: under NodeRuntime.runMain a SIGTERM interrupts the run and waits for its processes",
+    "N-32: a SIGTERM under NodeRuntime.runMain interrupts the run and waits for its processes",
     Effect.gen(function*() {
       const { ended, letChildEnd, printed, program, said } = yield* start("main")
       program.kill("SIGTERM")
@@ -144,7 +144,7 @@ describe("Ctrl-C in a terminal", { concurrent: true }, () => {
     })
   )
 
-  it("N-32: the guide shows the recipe that is tried here", () => {
+  it("N-32: the guide shows the tested recipe", () => {
     const [, recipe] = /^(const withCtrlC = [^]*?\n {2}\}\))\n/m.exec(readSource(example).text) ?? []
     assert.isDefined(recipe)
     assert.include(readSource("docs/streaming.md").text, recipe!)

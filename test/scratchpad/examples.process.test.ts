@@ -41,11 +41,11 @@ const inFolder = async (use: (folder: string) => Promise<void>): Promise<void> =
 }
 
 describe("scratchpad/examples, as processes", { timeout: limit }, () => {
-  it("providers: without a key the model is a script", async () => {
+  it("the example providers uses a script as its model without a key", async () => {
     assert.strictEqual(await output("providers"), "provider: none\nHello from a script: no key is set.\n")
   })
 
-  it("two-processes: one asks and ends, another approves and goes on", () =>
+  it("one process of the example two-processes asks, and another process approves and continues", () =>
     inFolder(async (made) => {
       const file = path.join(made, "sessions.db")
       const asked = await output("two-processes", "ask", file)
@@ -58,7 +58,7 @@ describe("scratchpad/examples, as processes", { timeout: limit }, () => {
       assert.include(await output("two-processes"), "usage:")
     }))
 
-  it("N-18: crash: one is killed while it pays, another finds that it has paid and shows what is replayed as past", () =>
+  it("N-18: a process of the example crash is killed while it pays, and another process finds the payment", () =>
     inFolder(async (made) => {
       const file = path.join(made, "sessions.db")
       const killed = start("crash", "start", file)
@@ -75,7 +75,7 @@ describe("scratchpad/examples, as processes", { timeout: limit }, () => {
       assert.include(await output("crash"), "usage:")
     }))
 
-  it("workers: two share the sessions, and each session is answered once", () =>
+  it("two processes of the example workers share the sessions, and answer each session once", () =>
     inFolder(async (made) => {
       const file = path.join(made, "sessions.db")
       assert.strictEqual(await output("workers", "submit", file), "")
@@ -85,7 +85,7 @@ describe("scratchpad/examples, as processes", { timeout: limit }, () => {
       assert.deepStrictEqual(answers, customers.map((name) => `${name}: Hello, I am ${name}!`))
     }))
 
-  it("tenant: two processes spend one amount and no more, beside a request that a kill left reserved", () =>
+  it("two processes of the example tenant never exceed one amount, beside a reservation left by a kill", () =>
     inFolder(async (made) => {
       const file = path.join(made, "account.db")
       const killed = start("tenant", "die", file)
@@ -101,7 +101,7 @@ describe("scratchpad/examples, as processes", { timeout: limit }, () => {
       assert.isBelow(reserved, 2 * 1_000)
     }))
 
-  it("session: each start goes on where the last one ended", () =>
+  it("each start of the example session continues where the last start ended", () =>
     inFolder(async (made) => {
       const file = path.join(made, "sessions.db")
       assert.include(await output("session", "Hello", file), `That is the 1. thing you said. The first was "Hello".`)
@@ -110,7 +110,7 @@ describe("scratchpad/examples, as processes", { timeout: limit }, () => {
       assert.include(second, "4 messages")
     }))
 
-  it("page: serves a run as events, and ends it when the reader leaves", async () => {
+  it("the example page serves a run as events, and ends the run when the reader leaves", async () => {
     const server = start("page", "0")
     try {
       let printed = ""

@@ -82,7 +82,7 @@ const others = ["crash", "ctrl-c", "page", "providers", "serve", "session", "ten
 
 describe("scratchpad/examples", () => {
   for (const [name, expected] of Object.entries(lines)) {
-    it(name, async () => {
+    it(`the example ${name} prints its lines in order`, async () => {
       const printed = await output(name)
       const found = expected.map((line) => printed.indexOf(line))
       assert.deepStrictEqual(
@@ -93,7 +93,7 @@ describe("scratchpad/examples", () => {
     })
   }
 
-  it("each is tried, says at its head what it shows, and has fewer than 60 lines", () => {
+  it("each example is tested, says in its first comment what it shows, and has fewer than 60 lines", () => {
     const sources = readSources(folder)
     const names = sources.map(({ path: file }) => path.basename(file, ".ts"))
     assert.deepStrictEqual(names, [...Object.keys(lines), ...others].sort())

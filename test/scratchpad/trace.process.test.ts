@@ -25,7 +25,7 @@ const works = [
 
 describe("scratchpad/trace", { timeout: limit }, () => {
   for (const [work, passed, other] of works) {
-    it(`counts the files of ${work}, and names its functions`, async () => {
+    it(`npm run trace counts the files of ${work}, and names its functions`, async () => {
       const lines = await trace(work, "--functions")
       const [, files, functions, calls] = /: (\d+) files, (\d+) functions, (\d+) calls$/.exec(lines.at(-1) ?? "") ?? []
       const listed = lines.filter((line) => /^\S+\.ts: \d+ functions, \d+ calls$/.test(line))
@@ -38,7 +38,7 @@ describe("scratchpad/trace", { timeout: limit }, () => {
     })
   }
 
-  it("refuses a work that it does not know", async () => {
+  it("npm run trace refuses unknown work", async () => {
     const message = await trace("server").then(() => "", String)
     assert.include(message, "server cannot be traced; give one of question, session, approval")
   })

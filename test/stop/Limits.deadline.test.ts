@@ -49,7 +49,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(second?.toolChoice, "none")
     }))
 
-  it.effect('law 6: a structured answer after the last answer of a deadline keeps finalized "deadline"', () =>
+  it.effect("law 6: a structured answer after the last answer of a deadline keeps finalized \"deadline\"", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "wait"), Script.finish("tool_calls")],

@@ -418,57 +418,58 @@ const header = (file: File): ReadonlyArray<Fault> =>
 /** What each rule demands, and how its faults are found. */
 export const rules = {
   listed: { demand: "every public module of the core has a place in the order", faults: listed },
-  order: { demand: "a public module imports only internal ones and those that stand before it", faults: ordered },
+  order: { demand: "a public module imports only internal modules and earlier public modules", faults: ordered },
+  // Bridges and mcp share code of adapters, and cluster of durable. Server builds on durable and ui, mcp on durable,
+  // server and ui, and command on durable, server and sql.
   outward: {
-    demand:
-      "adapters, bridges, cluster, command, durable, mcp, server, sql, studio, telemetry, testing and ui are imported by nothing outside themselves, but bridges and mcp share what adapters do, cluster what durable does, server is made of durable and ui, mcp of durable, server and ui, and command of durable, server and sql",
+    demand: "a folder beside the core is imported only by itself and by the folders that build on it or share its code",
     faults: outward
   },
   bundled: {
-    demand: "studio runs in a browser: of the library it imports types of public modules of the core, and no effect",
+    demand: "studio imports only types of public modules of the core, and no effect, because it runs in a browser",
     faults: bundled
   },
   pages: {
     demand:
-      "ui knows of the internal modules only JSON, the kinds of options, the names of calls, pieces of texts, the teller and the public form of events",
+      "ui imports only the internal modules for JSON, option kinds, call names, text pieces, the teller and public events",
     faults: paged
   },
-  circles: { demand: "no file imports itself by way of others, not even for a type", faults: circular },
+  circles: { demand: "no file imports itself through other files, not even for a type", faults: circular },
   rooms: {
-    demand: "an internal module stands in a room, and imports only from its own room and those before it",
+    demand: "an internal module lies in a room, and imports only from its own room and earlier rooms",
     faults: housed
   },
-  sessions: { demand: "a module of the room session imports only those of it that stand before it", faults: built },
+  sessions: { demand: "a module of the room session imports only earlier modules of that room", faults: built },
   surface: {
-    demand:
-      "outside the core, and but for testing, sessions are what Session and Journal say: nothing imports their room",
+    demand: "no file outside the core imports the room session, except in testing: Session and Journal are its surface",
     faults: surfaced
   },
-  names: { demand: "an internal module has the same name wherever it is imported as a whole", faults: named },
-  barrel: { demand: "nothing imports an index file", faults: barrels },
+  names: { demand: "an internal module has the same name in every namespace import", faults: named },
+  barrel: { demand: "no file imports an index file", faults: barrels },
   index: {
-    demand: "an index re-exports modules of its folder as namespaces, or by the one function they are there for",
+    demand: "an index re-exports each module of its folder as a namespace, or its single function",
     faults: indexes
   },
   stable: {
-    demand: "the core and ui import only modules of effect marked stable, by their own paths",
+    demand: "the core and ui import only effect modules marked stable, by their own paths",
     faults: stableOnly
   },
+  // Studio bundles its packages. Command, testing and Server import Node's modules, sql node:sqlite, mcp the client of
+  // MCP, and outputRule the parser of partial JSON.
   packages: {
-    demand:
-      "effect is the only package imported but in studio, whose packages are bundled; Node's modules only in command, testing and Server, node:sqlite in sql, the client of MCP in mcp, the parser of partial JSON in outputRule",
+    demand: "a file imports no package other than effect, except the packages that its folder is allowed to import",
     faults: packages
   },
   runtime: {
     demand:
-      `no async, await, Date, timers (but in ${timers}) or Math.random but in command and studio: these come from Effect`,
+      `only command and studio use async, await, Date, Math.random or timers (except ${timers}): Effect replaces them`,
     faults: runtime
   },
   nodeless: {
-    demand: "no process, require or Buffer but in command, sql and testing: the rest runs anywhere",
+    demand: "only command, sql and testing use process, require or Buffer, so that other folders run anywhere",
     faults: nodeless
   },
-  header: { demand: "a file opens with a comment that says what it is for", faults: header }
+  header: { demand: "a file opens with a comment that states its purpose", faults: header }
 } as const satisfies {
   readonly [name: string]: {
     readonly demand: string
