@@ -47,8 +47,8 @@ const answering = (id: string, change: (body: string) => string, at = 0) =>
 const asking = (id: string, at: number, change: (request: string) => string) =>
   changed(id, (turn, index) => index === at ? { ...turn, request: change(turn.request!) } : turn)
 
-describe("transcripts of this repository", () => {
-  it.effect("are read as they should be, at every cut, wherever there is an adapter", () =>
+describe("the transcripts of this repository", () => {
+  it.effect("every transcript of a known protocol passes the replay at every cut", () =>
     Effect.gen(function*() {
       for (const fixture of yield* read) {
         const isKnown = Protocols.find(fixture.protocol) !== undefined
@@ -57,7 +57,7 @@ describe("transcripts of this repository", () => {
       }
     }))
 
-  it.effect("are some for every protocol, in every framing, and among them sessions", () =>
+  it.effect("each protocol has an exchange among the transcripts, and some answers are HTTP errors", () =>
     Effect.gen(function*() {
       const fixtures = yield* read
       for (const protocol of ["openai-chat", "openai-responses", "anthropic", "gemini"]) {
@@ -67,7 +67,7 @@ describe("transcripts of this repository", () => {
     }))
 })
 
-describe("a difference is found", () => {
+describe("a difference between a transcript and its expectation", () => {
   const wrong: ReadonlyArray<readonly [what: string, id: string, expected: Fixtures.Expected]> = [
     ["text", "chat-text", { text: "Smørrebrød und Kase 🧀" }],
     ["finishReason", "chat-text", { finishReason: "length" }],
@@ -87,7 +87,7 @@ describe("a difference is found", () => {
     ["error.retryAfterMillis", "chat-busy", { retryAfterSeconds: 3 }]
   ]
   for (const [what, id, expected] of wrong) {
-    it.effect(`in ${what} of ${id}`, () =>
+    it.effect(`the replay reports a wrong ${what} of ${id}`, () =>
       Effect.gen(function*() {
         const problems = yield* Effect.flatMap(expecting(id, expected), problemsOf)
         assert.isTrue(problems.some((problem) => problem.includes(`] ${what}`)), problems.join("; "))
@@ -96,7 +96,7 @@ describe("a difference is found", () => {
 
   const call = { id: "call_a", name: "weather", argumentsRaw: "{\"town\":\"Bergen\"}", arguments: { town: "Bergen" } }
 
-  it.effect("in the arguments of a call", () =>
+  it.effect("the replay reports a wrong id, name or argument of a call", () =>
     Effect.gen(function*() {
       const fixture = yield* fixtureOf("chat-calls")
       const [, second] = fixture.turns[0]!.expected.toolCalls!
@@ -115,7 +115,7 @@ describe("a difference is found", () => {
       assert.include(yield* problems(cut), "not marked as lost")
     }))
 
-  it.effect("N-22: in a reply that asks this side for what no tool can do, unless it is refused by that name", () =>
+  it.effect("N-22: the replay accepts a refused unanswerable item by its name, and still reports other differences", () =>
     Effect.gen(function*() {
       const shell = { type: "local_shell_call", id: "ls_1", call_id: "l1", action: {} }
       const output = [{ type: "message", content: [{ type: "output_text", text: "Wait." }] }, shell]
@@ -139,7 +139,7 @@ describe("a difference is found", () => {
       assert.include((yield* problems({ text: "Wait." }))[0], "failed")
     }))
 
-  it.effect("in a transcript with another content", () =>
+  it.effect("the replay reports changed, missing and unexpected content of a transcript", () =>
     Effect.gen(function*() {
       const whole = yield* Effect.flatMap(
         answering("chat-cut-call", (body) => body.replace("the be", "the be\\\"}")),
@@ -155,8 +155,8 @@ describe("a difference is found", () => {
     }))
 })
 
-describe("a session", () => {
-  it.effect("continues from turn to turn where its requests do, and starts anew where they do not", () =>
+describe("a session of transcripts", () => {
+  it.effect("a session continues where a request extends the turn before, and starts anew elsewhere", () =>
     Effect.gen(function*() {
       const fixture = yield* fixtureOf("chat-loop")
       const protocol = Protocols.find(fixture.protocol)!
@@ -172,13 +172,13 @@ describe("a session", () => {
       assert.isUndefined(Session.turns({ ...fixture, turns: [{ ...fixture.turns[0]!, request: undefined }] }, protocol))
     }))
 
-  it.effect("fails where an answer does not fit", () =>
+  it.effect("the replay reports an invalid answer inside a session", () =>
     Effect.gen(function*() {
       const problems = yield* Effect.flatMap(answering("chat-loop", () => "{\"error\":\"no\"}", 1), problemsOf)
       assert.isTrue(problems.some((problem) => problem.startsWith("[turn 1")), problems.join("; "))
     }))
 
-  it.effect("fails where Heddle would send something else than was recorded", () =>
+  it.effect("the replay reports a request that differs from the recorded request", () =>
     Effect.gen(function*() {
       const louder = yield* answering("chat-loop", (body) => body.replace("I will add.", "I will subtract."))
       const problems = yield* problemsOf(louder)
@@ -197,7 +197,7 @@ describe("two requests", () => {
   const differ = (index: number, item: Conversation.Item) =>
     Conversation.differences(items, items.map((known, at) => at === index ? item : known)).length > 0
 
-  it("differ in texts, calls and answers", () => {
+  it("two requests differ by their texts, media, calls and answers", () => {
     assert.deepStrictEqual(Conversation.differences(items, items), [])
     assert.isTrue(differ(0, { kind: "system", text: "x" }))
     assert.isTrue(differ(0, { kind: "user", text: "s", media: [] }))
@@ -214,7 +214,7 @@ describe("two requests", () => {
     assert.isNotEmpty(Conversation.differences(items, items.slice(1)))
   })
 
-  it("O-66: differ in the id of a call that goes back, and in that of its answer", () => {
+  it("O-66: two requests differ by the id of a call and the id of its answer", () => {
     const toolCalls = [Message.toolCall("look:0", "look", { q: 1 })]
     const response = { ...Collector.toResponse(Collector.initial()), toolCalls }
     const expected = { toolCalls: [{ id: "look:0", name: "look", arguments: { q: 1 } }] }
@@ -233,14 +233,14 @@ describe("two requests", () => {
     assert.deepStrictEqual(problemsOf("look:0", "look:0_2").length, 2)
   })
 
-  it("do not differ in what only one of them can express", () => {
+  it("two requests are equal although only one states an id or an error flag", () => {
     assert.isFalse(differ(2, { kind: "assistant", text: " t\n", calls: [{ ...call, id: null }] }))
     assert.isFalse(differ(3, { kind: "result", id: null, name: "add", text: "r", isError: false }))
   })
 })
 
-describe("cuts", () => {
-  it("leave nothing out, and differ from each other", () => {
+describe("the cuts of a body", () => {
+  it("each cut covers the whole body, and no two cuts are equal", () => {
     for (const text of ["", "a", "tøj 🌤\r\n\r\nx", "a\nb\n"]) {
       const body = new TextEncoder().encode(text)
       for (const sizes of [undefined, [1, 2], [1000], [0, -1, 3]]) {
@@ -254,7 +254,7 @@ describe("cuts", () => {
     }
   })
 
-  it("reach into code points and line ends", () => {
+  it("cuts fall inside code points, at line ends and at each byte", () => {
     const body = new TextEncoder().encode("é\r\nx")
     const sizesOf = (name: string) => Cuts.all(body, undefined).find((cut) => cut.name === name)?.sizes
     assert.deepStrictEqual(sizesOf("inside code points"), [1, 4])
@@ -263,8 +263,8 @@ describe("cuts", () => {
   })
 })
 
-describe("the report", () => {
-  it.effect("is one line for each transcript that failed, and ends with the numbers", () =>
+describe("the replay report", () => {
+  it.effect("the report has one line for each failed transcript, and its summary ends with the counts", () =>
     Effect.gen(function*() {
       const [fixture] = yield* read
       const passed: Replay.Verdict = { fixture: fixture!, problems: [] }
