@@ -20,7 +20,7 @@ import { Fake } from "../mcp/support/fake.ts"
 
 const numbered = (count: number, prefix = "n") => Array.from({ length: count }, (_, index) => `${prefix}${index}`)
 
-describe("full, then a member that is already in", () => {
+describe("a full bounded collection that gets an existing member", () => {
   const attributes = {
     inference: [names.provider, names.model, names.responseModel, names.address, names.port, names.error],
     invoke_agent: [names.provider, names.agentName, names.model, names.error],
@@ -33,7 +33,7 @@ describe("full, then a member that is already in", () => {
   }
 
   for (const kind of ["inference", "invoke_agent", "execute_tool"] as const) {
-    it.effect(`W-17: each attribute of the metrics of ${kind} has a hundred values, and they stay`, () =>
+    it.effect(`W-17: each metric attribute of ${kind} keeps its first hundred values, and later values count as _OTHER`, () =>
       Effect.gen(function*() {
         for (const attribute of attributes[kind]) {
           const context = Context.make(Metric.MetricRegistry, new Map())
@@ -62,7 +62,7 @@ describe("full, then a member that is already in", () => {
       }))
   }
 
-  it.live("W-14: a tool that was seen first stays so, and one past the bound is never trusted", () => {
+  it.live("W-14: a tool among the first 10,000 stays trusted, and a tool past the bound is never trusted", () => {
     const tools = numbered(10_000).map((name) => ({ name }))
     const fake = new Fake(tools)
     const seen = new Map<string, boolean>()
@@ -88,7 +88,7 @@ describe("full, then a member that is already in", () => {
     }).pipe(Effect.provide(Servers.layerOf("shop", fake.connect, { approval: "none" })))
   }, 60_000)
 
-  it.effect("W-09: an expected run is expected once, and only one more takes the place of the oldest", () =>
+  it.effect("W-09: an expected run is expected once, and only one more run replaces the oldest", () =>
     Effect.gen(function*() {
       const hub = new Logs.Hub(Bounds.standard, 0, yield* Effect.scope, {}, yield* Clock.Clock)
       const running = () => hub.running("n", () => true)
@@ -103,7 +103,7 @@ describe("full, then a member that is already in", () => {
       assert.deepStrictEqual([running().size, running().has("n0"), running().has("n1")], [10_000, false, true])
     }).pipe(Effect.scoped))
 
-  it.effect("O-57: a session whose reply is kept again takes no reply of another session away", () =>
+  it.effect("O-57: keeping the reply of a session again removes no reply of another session", () =>
     Effect.gen(function*() {
       let asked = 0
       const adapter = {

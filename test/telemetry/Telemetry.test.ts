@@ -109,7 +109,7 @@ const twoTurns = modelOf(
 const run = Chat.run("Go", { tools: [broken, slow], agent: { name: "clerk" } })
 
 describe("Telemetry: metrics", () => {
-  it.effect("W-17: the sums of the metrics are those of the spans, and failures have an error.type", () =>
+  it.effect("W-17: the sums of the metrics equal those of the spans, and failures have an error.type", () =>
     Effect.gen(function*() {
       const { metrics, spans } = yield* watched(run, twoTurns)
       const sums = (operation: string) => total(named(spans, operation).map(secondsOf))
@@ -138,7 +138,7 @@ describe("Telemetry: metrics", () => {
       )
     }))
 
-  it.effect("W-17: the bounds and the units are those of the conventions", () =>
+  it.effect("W-17: the buckets and the units of the metrics are those of the conventions", () =>
     Effect.gen(function*() {
       const { metrics } = yield* watched(run, twoTurns)
       const shape = (id: string) => {
@@ -156,7 +156,7 @@ describe("Telemetry: metrics", () => {
       assert.deepStrictEqual(shape("gen_ai.invoke_agent.tool_calls"), ["{tool_call}", 1, 2, 128, 8])
     }))
 
-  it.live("W-17: stopped at every step, each call that started has one span, and every span has ended", () =>
+  it.live("W-17: a run cancelled at any step ends every span, and each started call has exactly one span", () =>
     Effect.gen(function*() {
       interface World {
         readonly spans: ReadonlyArray<Tracer.NativeSpan>
@@ -202,7 +202,7 @@ describe("Telemetry: metrics", () => {
 })
 
 describe("Telemetry: spans of calls", () => {
-  it.effect("W-18: with toolSpans \"failed\" only failures have spans, with their times and retries, \"none\" makes none", () =>
+  it.effect("W-18: toolSpans: failed writes spans of failed calls alone, with times and retries, and none writes no call spans", () =>
     Effect.gen(function*() {
       let left = 1
       const flaky = Tool.make("flaky", {
@@ -236,7 +236,7 @@ describe("Telemetry: spans of calls", () => {
       assert.closeTo(sumOf(none.metrics, "gen_ai.execute_tool.duration"), 0.8, 1e-9)
     }))
 
-  it.effect("W-16: a call that starts while the reply is read says so, and one that waits says for how long", () =>
+  it.effect("W-16: the span of a call shows an early start, and the time spent in the queue", () =>
     Effect.gen(function*() {
       const look = Tool.make("look", { parameters, readOnly: true, handler: () => Effect.sleep(300) })
       const model = modelOf(
@@ -254,7 +254,7 @@ describe("Telemetry: spans of calls", () => {
       )
     }))
 
-  it.effect("W-16: a run in a handler has a span of its own, also under the id of the run around it", () =>
+  it.effect("W-16: a nested run has its own span, also under the request id of the outer run", () =>
     Effect.gen(function*() {
       const inner = Tool.make("inner", {
         parameters,
@@ -273,7 +273,7 @@ describe("Telemetry: spans of calls", () => {
       ])
     }))
 
-  it.effect("W-18: the layer alone makes metrics, without a tracer of the program", () =>
+  it.effect("W-18: the layer alone records metrics without a tracer", () =>
     Effect.gen(function*() {
       const metrics = yield* Effect.andThen(run, Metric.snapshot).pipe(
         Effect.provide([twoTurns, layerOf()]),
@@ -283,7 +283,7 @@ describe("Telemetry: spans of calls", () => {
       assert.strictEqual(sumOf((metrics as any).value ?? metrics, "gen_ai.invoke_agent.tool_calls"), 3)
     }))
 
-  it.effect("W-16: a handler adds attributes to the span of its call, whatever spans it has opened", () =>
+  it.effect("W-16: a handler adds attributes to the span of its call from inside its own spans", () =>
     Effect.gen(function*() {
       const remote = Tool.make("remote", {
         parameters,
@@ -303,7 +303,7 @@ describe("Telemetry: spans of calls", () => {
 const known = new Set<string>(Object.values(names))
 
 describe("Telemetry: failures", () => {
-  it.effect("W-23: a run that fails, at its start and later, ends its spans with status and error.type, without a stack", () =>
+  it.effect("W-23: a failed run ends its spans with status and error.type, and without a stack or error text", () =>
     Effect.gen(function*() {
       const refusal = new Adapter.AdapterError({ reason: "authentication_failed", detail: "secret detail" })
       const breaks: ReadonlyArray<readonly [Layer.Layer<Adapter.Adapter>, ReadonlyArray<string>]> = [
@@ -333,7 +333,7 @@ describe("Telemetry: failures", () => {
       }
     }))
 
-  it.effect("W-23: so does a run of a session", () =>
+  it.effect("W-23: a failed run of a session ends its spans with status and error.type", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         const opened = yield* Session.open("s1")
@@ -347,7 +347,7 @@ describe("Telemetry: failures", () => {
       ])
     }))
 
-  it.effect("W-16: a provider goes by the name of the conventions", () =>
+  it.effect("W-16: a provider has its name from the conventions", () =>
     Effect.gen(function*() {
       const providerOf = (options: object) =>
         Adapter.Adapter.useSync(({ provider }) => provider).pipe(
@@ -364,7 +364,7 @@ describe("Telemetry: failures", () => {
       for (const [options, name] of named) assert.strictEqual(yield* providerOf(options), name)
     }))
 
-  it.effect("W-23: a turn that fails for an unknown tool has a span for each of its calls", () =>
+  it.effect("W-23: a turn that fails for an unknown tool has a span for each call", () =>
     Effect.gen(function*() {
       const options = {
         tools: [slow],
@@ -379,7 +379,7 @@ describe("Telemetry: failures", () => {
       assert.strictEqual(statusOf(named(spans, "invoke_agent")[0]!), "ERROR unknown_tool")
     }))
 
-  it.effect("W-23: what is cancelled has neither failed nor succeeded, and the outcome names it", () =>
+  it.effect("W-23: the spans of a cancelled operation have no status, and their outcome is cancelled", () =>
     Effect.gen(function*() {
       const never = Tool.make("never", { parameters, handler: () => Effect.never })
       const cancel = Effect.sleep(400)
@@ -403,7 +403,7 @@ describe("Telemetry: failures", () => {
       ])
     }))
 
-  it.effect("W-23: a step that is run alone names its outcome", () =>
+  it.effect("W-23: the span of a single step has the step's outcome", () =>
     Effect.gen(function*() {
       const asks = Tool.make("asks", { parameters, handler: () => Effect.succeed(Tool.askUser("Which?")) })
       const outcomes: Array<unknown> = []
@@ -415,7 +415,7 @@ describe("Telemetry: failures", () => {
       assert.deepStrictEqual(outcomes, [["step_completed", "OK"], ["ask_user", "OK"]])
     }))
 
-  it.effect("W-23: a failed model call is a log record, without what the provider wrote", () =>
+  it.effect("W-23: a failed model call is a log record with its error type", () =>
     Effect.gen(function*() {
       const { logs } = yield* watched(run, modelOf([Script.preflightError("timeout")]))
       const record = logs.find(({ message }) => String(message) === "gen_ai.client.operation.exception")
@@ -423,7 +423,7 @@ describe("Telemetry: failures", () => {
       assert.deepInclude(record?.attributes, { "exception.type": "timeout", "error.type": "timeout" })
     }))
 
-  it("W-16: the version on the spans is that of the package", () => {
+  it("W-16: the version on the spans is the package version", () => {
     assert.strictEqual(JSON.parse(readSource("package.json").text).version, version)
   })
 })
@@ -478,14 +478,14 @@ const providers: Readonly<Record<string, string>> = {
 }
 
 describe("Telemetry: content", () => {
-  it.effect("W-12: with capture off nothing of prompts, arguments, results and errors is in spans, metrics or logs", () =>
+  it.effect("W-12: with capture off no span, metric or log holds text of prompts, arguments, results and errors", () =>
     Effect.gen(function*() {
       const seen = yield* watched(leak, leakingModel, everything)
       assert.isAbove(seen.spans.length, 7)
       assert.notInclude(visible(seen), canary)
     }))
 
-  it.live("W-12: nor is a key, a header, a URL's query or a provider's error text, in any protocol", () =>
+  it.live("W-12: no span holds a key, a header, a URL query or a provider's error text, in any protocol", () =>
     Effect.gen(function*() {
       for (const protocol of Adapters.all) {
         const body = JSON.stringify({ error: { message: canary, code: canary, status: canary } })
@@ -523,7 +523,7 @@ describe("Telemetry: content", () => {
       }
     }).pipe(Effect.scoped))
 
-  it.effect("W-12: with capture on the content is there, and redacted where it is asked for", () =>
+  it.effect("W-12: with capture on the content is written, redacted by the redact option, and hidden when redact throws", () =>
     Effect.gen(function*() {
       const plain = yield* watched(leak, leakingModel, { ...everything, capture: "spans-and-events" })
       assert.include(visible(plain), canary)
@@ -543,7 +543,7 @@ describe("Telemetry: content", () => {
 
   // The options of a layer, each with each other.
   for (const capture of ["none", "spans", "events", "spans-and-events"] as const) {
-    it.effect(`W-12: content is where the capture says with all other options, and the program keeps its loggers: ${capture}`, () =>
+    it.effect(`W-12: content goes only where capture ${capture} says under all other options, and the program's log events stay`, () =>
       Effect.gen(function*() {
         // The logger that writes log lines as events of spans is one of those that a program has by default.
         const own = Effect.log("before").pipe(
@@ -578,7 +578,7 @@ describe("Telemetry: content", () => {
       }))
   }
 
-  it.effect("W-12: a text is cut behind its redaction: no part of a secret goes out, whatever the length", () =>
+  it.effect("W-12: a text is cut after its redaction, and no part of a secret goes out at any length", () =>
     Effect.gen(function*() {
       const redact = (text: string) => text.replaceAll(canary, "[hidden]")
       for (const maxPartLength of Array.from({ length: 24 }, (_, index) => index)) {
@@ -651,7 +651,7 @@ describe("Telemetry: content", () => {
       assert.deepStrictEqual(JSON.parse(details[1]!.attributes["gen_ai.output.messages"]), [reply])
     }))
 
-  it.effect("W-12: the reply of a model call is captured with the reason for which it ended", () =>
+  it.effect("W-12: the captured reply of a model call has its finish reason", () =>
     Effect.gen(function*() {
       const written: Readonly<Record<Response.FinishReason, string>> = {
         stop: "stop",
@@ -669,7 +669,7 @@ describe("Telemetry: content", () => {
       }
     }))
 
-  it.effect("W-12: a run does not depend on its telemetry: a logger that throws changes nothing of it", () =>
+  it.effect("W-12: a logger that throws does not change the outcome of a run", () =>
     Effect.gen(function*() {
       const throwing = Logger.make(({ message }) => {
         if (String(message).startsWith("gen_ai.")) throw new Error("of the logger")
@@ -682,7 +682,7 @@ describe("Telemetry: content", () => {
       assert.strictEqual(outcome._tag, "Completed")
     }))
 
-  it.effect("W-12: a part that is too long is cut, and so are arguments and results", () =>
+  it.effect("W-12: an overlong part is cut, and so are overlong arguments and results", () =>
     Effect.gen(function*() {
       const long = Tool.make("long", { parameters, handler: () => Effect.succeed({ text: "r".repeat(500) }) })
       const model = modelOf(
@@ -698,7 +698,7 @@ describe("Telemetry: content", () => {
       assert.include(written, `${"p".repeat(20)}…`)
     }))
 
-  it.effect("W-12: capture follows the environment where no option says otherwise", () =>
+  it.effect("W-12: capture follows the environment unless the option is set", () =>
     Effect.gen(function*() {
       const under = (value: string, options = byEnvironment) => {
         const provider = Config.layer(
@@ -718,7 +718,7 @@ describe("Telemetry: content", () => {
       assert.deepStrictEqual(yield* under("true", { capture: "none" }), [false, false])
     }))
 
-  it.effect("the dialects say what an operation is, its session, its input and its output", () =>
+  it.effect("the dialects write the kind, session, input and output of an operation", () =>
     Effect.gen(function*() {
       const { spans } = yield* watched(leak, leakingModel, { ...everything, capture: "spans" })
       const of = (operation: string, ...keys: ReadonlyArray<string>) =>
@@ -746,7 +746,7 @@ describe("Telemetry: content", () => {
       for (const span of off.spans) assert.isFalse(span.attributes.has("input.value"), span.name)
     }))
 
-  it("an option that cannot be used is refused in words", () => {
+  it("an invalid option throws an error that says what is right", () => {
     const refused: ReadonlyArray<readonly [object, string]> = [
       [{ captures: "spans" }, "Telemetry.layer has no option \"captures\"; did you mean \"capture\"?"],
       [
@@ -808,7 +808,7 @@ const eventfulModel = modelOf(
   [text("It"), delay(50), text(" is."), counted(30), finish("stop")]
 )
 
-describe("Telemetry: what breaks in it", () => {
+describe("Telemetry: a broken part", () => {
   const everywhere: Telemetry.Options = { capture: "spans-and-events", ...everything }
   const breaking: Readonly<
     Record<
@@ -821,15 +821,15 @@ describe("Telemetry: what breaks in it", () => {
     >
   > = {
     "a tracer": [everywhere, Effect.withTracer(Tracer.make({ span: throws }))],
-    "an attribute of a span": [everywhere, Effect.withTracer(tracerWith({ attribute: throws }))],
-    "an event of a span": [everywhere, Effect.withTracer(tracerWith({ event: throws }))],
+    "a span attribute": [everywhere, Effect.withTracer(tracerWith({ attribute: throws }))],
+    "a span event": [everywhere, Effect.withTracer(tracerWith({ event: throws }))],
     "the end of a span": [everywhere, Effect.withTracer(tracerWith({ end: throws }))],
     "a logger": [everywhere, Effect.provide(Logger.layer([Logger.make(throws)]))],
-    "a registry that is read": [
+    "a read of the metric registry": [
       everywhere,
       Effect.provideService(Metric.MetricRegistry, registryWith({ get: throws }))
     ],
-    "a registry that is written to": [
+    "a write to the metric registry": [
       everywhere,
       Effect.provideService(Metric.MetricRegistry, registryWith({ set: throws }))
     ],
@@ -837,7 +837,7 @@ describe("Telemetry: what breaks in it", () => {
     "the promise of a redaction": [{ ...everywhere, redact: (async () => throws()) as never }, (run) => run]
   }
   for (const [name, [options, under]] of Object.entries(breaking)) {
-    it.effect(`W-12: ${name} that throws changes no event of a run`, () =>
+    it.effect(`W-12: a run has the same events although ${name} fails`, () =>
       Effect.gen(function*() {
         const quiet = Effect.provide(eventful, [eventfulModel, Logger.layer([])])
         const plain = yield* overTime(quiet)
@@ -851,7 +851,7 @@ describe("Telemetry: what breaks in it", () => {
       }))
   }
 
-  it.live("W-12: nor does a tracer that throws keep an adapter from its request", () =>
+  it.live("W-12: an adapter sends its request although the tracer throws", () =>
     Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [Adapters.openAiChat.whole] }))
       for (const methods of [{ attribute: throws }, { end: throws }, undefined]) {
@@ -865,8 +865,8 @@ describe("Telemetry: what breaks in it", () => {
     }).pipe(Effect.scoped))
 })
 
-describe("Telemetry: one part of it that breaks", () => {
-  it.effect("W-12: keeps nothing of the others back: metrics, content and the failures of both runs", () =>
+describe("Telemetry: a broken part and the other parts", () => {
+  it.effect("W-12: a throwing logger or metric registry does not prevent other metrics, content and failure records", () =>
     Effect.gen(function*() {
       const failing = modelOf([Script.preflightError("timeout")], [Script.preflightError("timeout")])
       const program = Effect.andThen(Effect.exit(Chat.run("Go")), Chat.run("Go"))
@@ -915,7 +915,7 @@ describe("Telemetry: one part of it that breaks", () => {
       assert.deepStrictEqual(yield* seen(registryWith({ get: throws }), nothing), { ...whole, isRecorded: false })
     }))
 
-  it.effect("W-17: the times between chunks are those of each reply, the second one's from its own first chunk on", () =>
+  it.effect("W-17: the times between chunks count for each reply from its own first chunk", () =>
     Effect.gen(function*() {
       const chunks = [delay(100), text("a"), delay(30), text("b"), delay(500), text("c"), finish("stop")]
       const model = modelOf([...chunks.slice(0, -1), toolCall("c0", "slow"), finish("tool_calls")], chunks, chunks)
@@ -931,7 +931,7 @@ describe("Telemetry: one part of it that breaks", () => {
 describe("Telemetry: a hostile model", () => {
   const ghost = `ghost-${canary}`
 
-  it.effect("W-12: a name that a model makes up is in no span, metric or log record", () =>
+  it.effect("W-12: a tool name made up by a model is in no span, metric or log record", () =>
     Effect.gen(function*() {
       const scripts: ReadonlyArray<readonly [object, ReadonlyArray<Script.Entry>]> = [
         [{}, [toolCall("c0", ghost), finish("tool_calls")]],
@@ -953,7 +953,7 @@ describe("Telemetry: a hostile model", () => {
       }
     }))
 
-  it.effect("W-12: an id or a model of a reply that is no word is in no span, metric or log record", () =>
+  it.effect("W-12: a reply id, model or call id that is not a word is in no span, metric or log record", () =>
     Effect.gen(function*() {
       const words = `some words ${canary}`
       const reply: ReadonlyArray<Script.Entry> = [
@@ -964,7 +964,7 @@ describe("Telemetry: a hostile model", () => {
       assert.notInclude(visible(yield* watched(Chat.run("Go", { tools: [slow] }), model, everything)), canary)
     }))
 
-  it.effect("W-12: what an option of a tool throws is in no log record above debug", () =>
+  it.effect("W-12: an error thrown by a tool option is in no log record above debug", () =>
     Effect.gen(function*() {
       const leaks = (): never => {
         throw Object.assign(new Error(canary), { name: `Odd ${canary}` })
@@ -984,7 +984,7 @@ describe("Telemetry: a hostile model", () => {
       assert.notInclude(visible({ spans, metrics: [], logs: shown }), canary)
     }))
 
-  it.effect("W-12: a log record of content is no event of a span", () =>
+  it.effect("W-12: a log record of content does not become a span event", () =>
     Effect.gen(function*() {
       const { spans, tracer } = recording()
       yield* leak.pipe(
@@ -997,7 +997,7 @@ describe("Telemetry: a hostile model", () => {
       assert.notInclude(visible({ spans, metrics: [], logs: [] }), canary)
     }))
 
-  it.effect("W-12: the redaction gets names and ids that a model made up, numbers and media types too", () =>
+  it.effect("W-12: the redaction gets names and ids made up by a model, numbers and media types", () =>
     Effect.gen(function*() {
       const card = 4000123412341234
       const model = modelOf(
@@ -1017,7 +1017,7 @@ describe("Telemetry: a hostile model", () => {
       assert.include(content, "[card]")
     }))
 
-  it.effect("W-12: a text is not cut within a character", () =>
+  it.effect("W-12: a text is not cut inside a character", () =>
     Effect.gen(function*() {
       const echo = Tool.make("echo", { parameters, handler: () => Effect.succeed("😀😀") })
       const model = modelOf([toolCall("c0", "echo"), finish("tool_calls")], [text("ok"), finish("stop")])
@@ -1025,7 +1025,7 @@ describe("Telemetry: a hostile model", () => {
       assert.strictEqual(attribute(named(spans, "execute_tool")[0]!, "gen_ai.tool.call.result"), "😀…")
     }))
 
-  it.effect("W-17: metrics have a bounded number of values of each attribute, whatever providers make up", () =>
+  it.effect("W-17: a metric attribute has at most 101 values, whatever names a provider makes up", () =>
     Effect.gen(function*() {
       const replies = Array.from({ length: 300 }, (_, index) => [
         toolCall("c0", `ghost-${index}`),
@@ -1041,7 +1041,7 @@ describe("Telemetry: a hostile model", () => {
       assert.strictEqual(sumOf(metrics, "gen_ai.client.token.usage", "input"), 300)
     }))
 
-  it.effect("W-17: figures that no sum can take in are left out", () =>
+  it.effect("W-17: token counts and costs that are not finite or are negative do not count", () =>
     Effect.gen(function*() {
       const reply = (inputTokens: number, totalCost: number) => [
         usage({ inputTokens, totalCost }),
@@ -1055,7 +1055,7 @@ describe("Telemetry: a hostile model", () => {
       assert.strictEqual(cost?.type === "Counter" && cost.state.count, 2)
     }))
 
-  it.effect("W-17: a call that is tried again without end has a bounded number of events", () =>
+  it.effect("W-17: a call with endless retries has at most 128 span events", () =>
     Effect.gen(function*() {
       const flaky = Tool.make("flaky", { parameters, retry: Schedule.recurs(200), handler: () => Effect.fail("busy") })
       const model = modelOf([toolCall("c0", "flaky"), finish("tool_calls")], [text("ok"), finish("stop")])
@@ -1103,7 +1103,7 @@ describe("Telemetry: over the wire", () => {
       assert.strictEqual(details.spanId, chat.spanId)
     }).pipe(Effect.scoped))
 
-  it.live("W-16: traceparent is sent only where the adapter propagates", () =>
+  it.live("W-16: an adapter sends traceparent only with propagate", () =>
     Effect.gen(function*() {
       const server = yield* Server.serve(() => ({ pieces: [Adapters.openAiChat.whole] }))
       const { spans, tracer } = recording()

@@ -152,7 +152,7 @@ const written = (redact: ((text: string) => string) | undefined, maxPartLength =
   )
 
 describe("W-12: the canaries", () => {
-  it("W-12: stand in each text of each part of a message that there is", () => {
+  it("W-12: a canary is in each text of each part of a message", () => {
     const paths = new Set(inRoles.flatMap(textsIn).filter((text) => text.startsWith(marked)))
     for (
       const path of [
@@ -170,7 +170,7 @@ describe("W-12: the canaries", () => {
     assert.isAbove(paths.size, 30)
   })
 
-  it("W-12: pass the redaction once, wherever they are written, and all are redacted where it returns one text", () => {
+  it("W-12: each canary passes the redaction exactly once, and none remains where the redaction hides all", () => {
     const isRight = (text: string) => !text.includes(marked) || /^⟪[^⟪⟫]*⟫$/.test(text)
     const seen: Array<string> = []
     const found = written((text) => {
@@ -187,7 +187,7 @@ describe("W-12: the canaries", () => {
     }
   })
 
-  it("W-12: are written where the conventions have a place for them, and nowhere else", () => {
+  it("W-12: canaries are written where the conventions have an attribute, and nowhere else", () => {
     const of = (text: string) => /^canary at (.*)$/s.exec(text)?.[1]
     const paths = new Set(written(undefined).flatMap((text) => of(text) ?? []))
     const all = new Set([...inRoles, ...responses].flatMap(textsIn).flatMap((text) => of(text) ?? []))
@@ -334,32 +334,32 @@ const programs: Record<
   readonly [Effect.Effect<unknown, unknown, Adapter.Adapter>, Layer.Layer<Adapter.Adapter>]
 > = {
   "a run": [Chat.run(thread, options as never), modelOf(...replies("works"))],
-  "a run that halts": [Chat.run(thread, options as never), modelOf(...replies("halts"))],
-  "a run that waits": [Chat.run(thread, options as never), modelOf(...replies("asks"))],
-  "a run that fails": [Chat.run(thread, options as never), refusing],
-  "a run that dies": [
+  "a halted run": [Chat.run(thread, options as never), modelOf(...replies("halts"))],
+  "a waiting run": [Chat.run(thread, options as never), modelOf(...replies("asks"))],
+  "a failed run": [Chat.run(thread, options as never), refusing],
+  "a run with a defect": [
     Chat.run(thread, options as never),
     Adapter.layer({
       stream: () => Stream.die(Object.assign(new Error(canaryAt("an error")), { name: canaryAt("a name") }))
     })
   ],
-  "a second run of a session, with an answer": [
+  "a second run of a session": [
     Effect.gen(function*() {
       let { session } = yield* Session.reply(Session.make(), canaryAt("a message"), options as never)
       ;({ session } = yield* Session.reply(session, canaryAt("an answer"), options as never))
     }),
     modelOf(...replies("asks"), ...replies("works"))
   ],
-  "calls alone": [
+  "tool calls without a run": [
     ToolRunner.run(tools.map(({ name }, index) => Message.toolCall(canaryAt(`call ${index}`), name, notes)), tools),
     modelOf()
   ]
 }
 
-describe("W-12: with the content off", () => {
+describe("W-12: canaries in whole programs", () => {
   for (const [name, [program, model]] of Object.entries(programs)) {
     for (const toolSpans of ["all", "failed"] as const) {
-      it.effect(`W-12: no canary reaches a span, an event, a metric or a log record: ${name}, ${toolSpans} calls`, () =>
+      it.effect(`W-12: with capture off no canary reaches a span, an event, a metric or a log record: ${name}, ${toolSpans} calls`, () =>
         Effect.gen(function*() {
           const off = { capture: "none", dialects: ["langfuse", "openinference"], toolSpans } as const
           const { spans, text } = yield* shownBy(program, model, off)
@@ -369,7 +369,7 @@ describe("W-12: with the content off", () => {
         }))
     }
 
-    it.effect(`W-12: and all of them are behind the redaction where it is on: ${name}`, () =>
+    it.effect(`W-12: with capture on every canary passes the redaction: ${name}`, () =>
       Effect.gen(function*() {
         const redact = (text: string) => text.replaceAll(marked, "[hidden]")
         const on = { capture: "spans-and-events", dialects: ["langfuse", "openinference"] } as const

@@ -7,7 +7,7 @@ import { withEnvironment } from "../support/examples.ts"
 import * as PageModel from "../support/pageModel.ts"
 
 describe("the guide to telemetry", () => {
-  it.live("W-16: five lines send the spans and the metrics of a run to a collector", () =>
+  it.live("W-16: five lines of the guide send the spans and the metrics of a run to a collector", () =>
     Effect.gen(function*() {
       const example = Guide.exampleOf("docs/telemetry.md", "http://localhost:4318")
       assert.isAtMost(Guide.linesOf(example), 5)

@@ -41,8 +41,8 @@ const policy = {
   siblings: { ...Policy.standard.siblings, onHalt: "abortCancelable", queued: "skip" }
 } as const
 
-describe("spans", () => {
-  it.effect("W-16: a plain run", () =>
+describe("the spans of whole runs", () => {
+  it.effect("W-16: a plain run has the spans of its golden file", () =>
     golden(
       "plain",
       Chat.run("How is the weather?", {
@@ -57,7 +57,7 @@ describe("spans", () => {
       modelOf([delay(200), toolCall("c0", "get_weather", { city: "Oslo" }), counted, finish("tool_calls")], done)
     ))
 
-  it.effect("W-16, W-23: a run with calls that fail, are refused, and never start", () => {
+  it.effect("W-16, W-23: a run with failed, refused and skipped calls has the spans of its golden file", () => {
     const parameters = {}
     const tools = [
       Tool.make("broken", { parameters, handler: () => Effect.delay(Effect.fail({ secret: "of the handler" }), 50) }),
@@ -75,7 +75,7 @@ describe("spans", () => {
     )
   })
 
-  it.effect("W-16: a run whose reply and whose tool are tried again", () => {
+  it.effect("W-16: a run with a retried reply and a retried tool has the spans of its golden file", () => {
     let left = 2
     const flaky = Tool.make("flaky", {
       parameters: {},
@@ -94,7 +94,7 @@ describe("spans", () => {
     )
   })
 
-  it.effect("W-16: a run in a run", () => {
+  it.effect("W-16: a nested run has the spans of its golden file", () => {
     const researcher = Tool.fromChat("researcher", {
       parameters: {},
       chat: () => Chat.stream("Look it up", { requestId: "inner", tools: [weather] })
@@ -111,7 +111,7 @@ describe("spans", () => {
     )
   })
 
-  it.effect("W-16: a session that waits for an approval, and continues", () => {
+  it.effect("W-16: a session that waits for an approval and continues has the spans of its golden file", () => {
     const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
     const options = { tools: [pay], agent: { name: "clerk" } }
     const program = Effect.gen(function*() {
@@ -125,7 +125,7 @@ describe("spans", () => {
     return golden("approval", program, modelOf([toolCall("c0", "pay"), finish("tool_calls")], done))
   })
 
-  it.effect("W-16: a run that is resumed links to the span before, and asks the model for no reply that it knows", () => {
+  it.effect("W-16: a resumed run links to its previous span, and does not ask the model for a known reply again", () => {
     let attempts = 0
     const steady = Tool.make("steady", {
       parameters: {},

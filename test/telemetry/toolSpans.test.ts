@@ -262,10 +262,15 @@ const equal = (program: Program) =>
     return problems.slice(0, 4)
   })
 
-describe("every program", () => {
-  property("W-18: has the same spans, times, events and metrics under all values of its options", programs, equal, 100)
+describe("the spans of random programs", () => {
+  property(
+    "W-18: every program has the same spans, times, events and metrics under all option values",
+    programs,
+    equal,
+    100
+  )
 
-  it.live("W-18: has several retries in a call that fails, at times of their own, in what is drawn", () =>
+  it.live("W-18: the drawn programs have failed calls with retries at different times", () =>
     Effect.gen(function*() {
       let seen = 0
       const counting = (program: Program) =>

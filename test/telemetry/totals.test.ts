@@ -35,7 +35,7 @@ const usagesOf = (dialects: ReadonlyArray<Telemetry.Dialect>) =>
   })
 
 describe("O-20: usage on spans", () => {
-  it.effect("O-20: that of a run is the sum of its model calls by convention, and is left out under a dialect", () =>
+  it.effect("O-20: the usage on a run's span is the sum of its model calls by convention, and is absent under a dialect", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* usagesOf([]), [300, 100, 200])
       for (const dialects of [["langfuse"], ["openinference"], ["langfuse", "openinference"]] as const) {
