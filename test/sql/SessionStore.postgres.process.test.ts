@@ -39,10 +39,10 @@ const kept = (options: Parameters<typeof Postgres.client>[1] = {}) => {
   return Layer.provide(SessionStore.layer, client)
 }
 
-describe("the suite for stores", () => {
-  describe("as Postgres comes", () => Conformance.register(StoreSuite.all, kept(), it))
+describe("the suite for stores on Postgres", () => {
+  describe("Postgres with default settings", () => Conformance.register(StoreSuite.all, kept(), it))
 
-  describe("where transactions are serializable", () =>
+  describe("Postgres with serializable transactions", () =>
     Conformance.register(
       StoreSuite.all,
       kept({ startupParameters: { default_transaction_isolation: "serializable" } }),
@@ -50,10 +50,10 @@ describe("the suite for stores", () => {
     ))
 })
 
-describe("on Postgres", () => Contract.register(connect))
+describe("the SQL contract on Postgres", () => Contract.register(connect))
 
-describe("a process that is frozen, or cut off from the network, in the middle of a change", { timeout: limit }, () => {
-  it.live("D-11: holds nothing that the next owner needs", () =>
+describe("a process cut off from the network during a change", { timeout: limit }, () => {
+  it.live("D-11: a process cut off during a change blocks neither the next append nor the next claim", () =>
     Effect.gen(function*() {
       const url = yield* Postgres.database
       const layer = (url: string) => Layer.fresh(Layer.provide(SessionStore.layer, Postgres.client(url)))
@@ -96,8 +96,8 @@ describe("a process that is frozen, or cut off from the network, in the middle o
     }).pipe(Effect.scoped))
 })
 
-describe("what an idle poll costs", () => {
-  it.live("N-16: it reads none of the sessions that have ended, or that wait", () =>
+describe("the cost of an idle poll", () => {
+  it.live("N-16: an idle poll reads no ended and no waiting sessions", () =>
     Effect.gen(function*() {
       const client = yield* connect
       yield* Effect.gen(function*() {
@@ -132,7 +132,7 @@ describe("what an idle poll costs", () => {
 })
 
 describe("a transaction of the application", () => {
-  it.live("is not broken by an append that fails in it, and learns why", () =>
+  it.live("a failed append inside a transaction leaves the transaction usable, and its error has the cause", () =>
     Effect.gen(function*() {
       const client = yield* connect
       yield* Effect.gen(function*() {
@@ -169,8 +169,8 @@ describe("a transaction of the application", () => {
     }).pipe(Effect.scoped))
 })
 
-describe("a server that takes no records", () => {
-  it.live("says whether it is full, or may only be read", () =>
+describe("a server that refuses records", () => {
+  it.live("an append to a full or read-only server fails with that reason", () =>
     Effect.gen(function*() {
       const url = yield* Postgres.database
       yield* Effect.gen(function*() {
@@ -196,7 +196,7 @@ describe("a server that takes no records", () => {
 })
 
 describe("a server that goes away", { timeout: limit }, () => {
-  it.live("D-15: every operation is unavailable until it is back, and nothing that was appended is lost", () =>
+  it.live("D-15: every operation is unavailable while the server is down, and no appended record is lost", () =>
     Effect.gen(function*() {
       const server = yield* Postgres.server
       const context = yield* Layer.build(Layer.provide(SessionStore.layer, Postgres.client(server.url)))
@@ -232,7 +232,7 @@ describe("a server that goes away", { timeout: limit }, () => {
 
 describe("a run whose server goes away", () => {
   it.live(
-    "D-15: ends by type; when the server is back it is taken up, with nothing lost and nothing done twice",
+    "D-15: a run fails with StoreError when its server goes away, and resumes later with no call lost or repeated",
     () =>
       Effect.gen(function*() {
         const server = yield* Postgres.server
@@ -289,8 +289,8 @@ describe("a run whose server goes away", () => {
   )
 })
 
-describe("a server that a killed run left", { timeout: limit }, () => {
-  it.live("is stopped by the next run, and its folder is removed", () =>
+describe("a server left by a killed run", { timeout: limit }, () => {
+  it.live("the next run stops a server left by a killed run, and removes its folder", () =>
     Effect.gen(function*() {
       const program = fileURLToPath(new URL("./support/leaver.ts", import.meta.url))
       const child = fork(program, [], { execArgv: ["--conditions=source"] })

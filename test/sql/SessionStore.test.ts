@@ -28,11 +28,11 @@ const memory = SqliteClient.layer({ filename: ":memory:" })
 /** The store and the client it uses. */
 const both = Layer.provideMerge(SessionStore.layer, memory)
 
-describe("the suite for stores", () => {
-  describe("in memory", () =>
+describe("the suite for stores on SQLite", () => {
+  describe("a store in memory", () =>
     Conformance.register(StoreSuite.all, SessionStore.layerSqlite({ filename: ":memory:" }), it))
 
-  describe("in a file", () =>
+  describe("a store in a file", () =>
     Conformance.register(
       StoreSuite.all,
       Layer.unwrap(Effect.map(temporaryFile, (filename) => SessionStore.layerSqlite({ filename }))),
@@ -40,7 +40,7 @@ describe("the suite for stores", () => {
     ))
 })
 
-describe("on SQLite", () =>
+describe("the SQL contract on SQLite", () =>
   Contract.register(Effect.map(temporaryFile, (filename) => SqliteClient.layer({ filename }))))
 
 /** The statements that an effect runs, as they are sent. */
@@ -55,8 +55,8 @@ const statementsOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     return sent
   })
 
-describe("the cost of an append", () => {
-  it.effect("is the same statements however long the history is, and each finds its place by key", () =>
+describe("the cost of a store operation", () => {
+  it.effect("an append runs the same statements at any history length, and each statement searches by key", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
@@ -85,7 +85,7 @@ describe("the cost of an append", () => {
       }
     }).pipe(Effect.provide(both)))
 
-  it.effect("what has work left is found without a look at what has none", () =>
+  it.effect("unfinished sessions are found through an index", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
@@ -103,7 +103,7 @@ describe("the cost of an append", () => {
       }
     }).pipe(Effect.provide(both, { local: true })))
 
-  it.effect("the log of the file grows by the same number of pages at any length", () =>
+  it.effect("the write-ahead log grows by the same number of pages at any history length", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
@@ -121,11 +121,17 @@ describe("the cost of an append", () => {
       // A place in a tree of 5,000 lies one page deeper, and a page may just be full.
       assert.isAtMost(last, first + 4)
     }).pipe(
-      Effect.provide(Layer.unwrap(Effect.map(temporaryFile, (filename) =>
-        Layer.provideMerge(SessionStore.layer, SqliteClient.layer({ filename })))))
+      Effect.provide(
+        Layer.unwrap(
+          Effect.map(
+            temporaryFile,
+            (filename) => Layer.provideMerge(SessionStore.layer, SqliteClient.layer({ filename }))
+          )
+        )
+      )
     ))
 
-  it.effect("reading takes a page of records at a time", () =>
+  it.effect("reading fetches one page of records at a time", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       yield* store.append("s", 0, [said("x"), ...Array.from({ length: 999 }, () => said("x"))])
@@ -138,7 +144,7 @@ describe("the cost of an append", () => {
 })
 
 describe("a session in a file", () => {
-  it.effect("is resumed by the next process that opens the file, call by call, and by only one of two", () =>
+  it.effect("the next process that opens the file resumes a session, and a second process gets SessionConflict", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       /** As a process of its own has it: the client and the store are built anew. */
@@ -171,7 +177,7 @@ describe("a session in a file", () => {
     }))
 })
 
-describe("a file that another connection writes to", () => {
+describe("a file locked by another connection", () => {
   /** Two stores over clients of their own on one file. The second waits for the lock as long as a test may take. */
   const two = Effect.gen(function*() {
     const filename = yield* temporaryFile
@@ -191,7 +197,7 @@ describe("a file that another connection writes to", () => {
       yield* Deferred.await(isHeld)
     })
 
-  it.live("N-16: an idle poll does not wait for it", () =>
+  it.live("N-16: an idle poll does not wait for the lock", () =>
     Effect.gen(function*() {
       const [other, mine] = yield* two
       yield* mine.store.append("s", 0, [said("a")])
@@ -199,7 +205,7 @@ describe("a file that another connection writes to", () => {
       assert.deepStrictEqual(yield* mine.store.claimUnfinished("me", 60_000, 10), [])
     }).pipe(Effect.scoped))
 
-  it.live("N-16: an owner that waits for its lock does not hold up its own client", () =>
+  it.live("N-16: an owner waiting for the lock does not block its own client", () =>
     Effect.gen(function*() {
       const [other, mine] = yield* two
       yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply", status: "idle" } })
@@ -223,7 +229,7 @@ describe("a file that another connection writes to", () => {
       assert.deepStrictEqual(yield* Fiber.join(claimed), ["s"])
     }).pipe(Effect.scoped))
 
-  it.live("N-16: an owner whose session another one takes leaves without the lock", () =>
+  it.live("N-16: an owner whose session another owner takes returns without the lock", () =>
     Effect.gen(function*() {
       const [other, mine] = yield* two
       yield* mine.store.append("s", 0, [said("a")], { summary: { next: "reply", status: "idle" } })
@@ -245,8 +251,8 @@ describe("a file that another connection writes to", () => {
     }).pipe(Effect.scoped))
 })
 
-describe("a client of the user's", () => {
-  it.live("may change names on the way in and out", () =>
+describe("a client of the application", () => {
+  it.live("a client may transform names on the way in and out", () =>
     Effect.gen(function*() {
       const shouting = Layer.effect(
         SqlClient.SqlClient,
@@ -265,7 +271,7 @@ describe("a client of the user's", () => {
       assert.deepStrictEqual(failures.map(({ message }) => message), [])
     }))
 
-  it.effect("an append inside a transaction is undone with it", () =>
+  it.effect("an append inside a transaction is rolled back with the transaction", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
@@ -276,7 +282,7 @@ describe("a client of the user's", () => {
       assert.strictEqual(yield* store.version("s"), 1)
     }).pipe(Effect.provide(both)))
 
-  it.effect("the tables are made once, and found again", () =>
+  it.effect("four concurrent openings create the tables once, and a later opening finds them", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       const open = <A, E>(effect: Effect.Effect<A, E, Session.Store>) =>
@@ -291,8 +297,8 @@ describe("a client of the user's", () => {
     }).pipe(Effect.scoped))
 })
 
-describe("ids", () => {
-  it.effect("that are no well-formed text are kept apart", () =>
+describe("session ids", () => {
+  it.effect("ids that are not well-formed texts stay distinct", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const ids = ["\ud800", "\ud801", "a\u0000b", "a\u0000c", "\\ud800", "\"", "\\\"", ""]
@@ -304,7 +310,7 @@ describe("ids", () => {
     }).pipe(Effect.provide(both)))
 })
 
-describe("a database that is no longer a store", () => {
+describe("a damaged or limited database", () => {
   const damaged = (damage: (sql: SqlClient.SqlClient) => Effect.Effect<unknown, unknown>) =>
     Effect.gen(function*() {
       const store = yield* Session.Store
@@ -323,7 +329,7 @@ describe("a database that is no longer a store", () => {
     return error
   }
 
-  it.effect("a session with a missing or invalid record is unreadable", () =>
+  it.effect("reading a session with a missing or invalid record fails as unreadable", () =>
     Effect.gen(function*() {
       const gap = yield* damaged((sql) => sql`DELETE FROM heddle_records WHERE version = 2`)
       const changed = yield* damaged((sql) => sql`UPDATE heddle_records SET record = '{"_tag":7}' WHERE version = 2`)
@@ -334,28 +340,28 @@ describe("a database that is no longer a store", () => {
     }))
 
   const damages: Record<string, readonly [(sql: SqlClient.SqlClient) => Effect.Effect<unknown, unknown>, number]> = {
-    "its last record is lost": [(sql) => sql`DELETE FROM heddle_records WHERE version = 3`, 3],
-    "all of its records are lost": [(sql) => sql`DELETE FROM heddle_records`, 1],
-    "a record in the middle is lost": [(sql) => sql`DELETE FROM heddle_records WHERE version = 2`, 2],
-    "two records are swapped": [(sql) =>
+    "the loss of its last record": [(sql) => sql`DELETE FROM heddle_records WHERE version = 3`, 3],
+    "the loss of all records": [(sql) => sql`DELETE FROM heddle_records`, 1],
+    "the loss of a record in the middle": [(sql) => sql`DELETE FROM heddle_records WHERE version = 2`, 2],
+    "a swap of two records": [(sql) =>
       sql`UPDATE heddle_records SET version = -version WHERE version > 1`.pipe(
         Effect.andThen(sql`UPDATE heddle_records SET version = 5 + version WHERE version < 0`)
       ), 2],
-    "a record is no record": [(sql) => sql`UPDATE heddle_records SET record = '{"_tag":7}' WHERE version = 2`, 2],
-    "a record lacks what it needs": [
+    "an unknown record": [(sql) => sql`UPDATE heddle_records SET record = '{"_tag":7}' WHERE version = 2`, 2],
+    "a record without a required field": [
       (sql) => sql`UPDATE heddle_records SET record = '{"_tag":"CallSettled"}' WHERE version = 2`,
       2
     ],
-    "a record is cut off": [
+    "a truncated record": [
       (sql) => sql`UPDATE heddle_records SET record = substr(record, 1, 20) WHERE version = 2`,
       2
     ],
-    "its count has gone back": [(sql) => sql`UPDATE heddle_journals SET version = 2`, 3],
-    "its count is lost": [(sql) => sql`DELETE FROM heddle_journals`, 1]
+    "a lower record count": [(sql) => sql`UPDATE heddle_journals SET version = 2`, 3],
+    "the loss of the record count": [(sql) => sql`DELETE FROM heddle_journals`, 1]
   }
 
   for (const [damage, [inflict, version]] of Object.entries(damages)) {
-    it.effect(`M-25, M-26: ${damage}: reading, loading and opening say so, and at which version`, () =>
+    it.effect(`M-25, M-26: reading, loading and opening a journal report the damaged version after ${damage}`, () =>
       Effect.gen(function*() {
         const store = yield* Session.Store
         yield* store.append("s", 0, [said("a"), said("b"), said("c")])
@@ -373,7 +379,7 @@ describe("a database that is no longer a store", () => {
       }).pipe(Effect.provide(both, { local: true })))
   }
 
-  it.effect("a record of a kind that only a later release knows is of a newer version, and so are its tables", () =>
+  it.effect("a record or a table written by a newer release fails as newer_version or asks for an upgrade", () =>
     Effect.gen(function*() {
       const [, , read] = yield* damaged((sql) =>
         sql`UPDATE heddle_records SET record = '{"version":2,"_tag":"Steered","text":"left"}' WHERE version = 2`
@@ -401,7 +407,7 @@ describe("a database that is no longer a store", () => {
       )
     }).pipe(Effect.scoped))
 
-  it.effect("a file that is full takes no record, says so, and goes on when there is room", () =>
+  it.effect("an append to a full file fails as full, and succeeds once there is room", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
@@ -417,7 +423,7 @@ describe("a database that is no longer a store", () => {
       assert.strictEqual(yield* store.append("s", 1, large), 51)
     }).pipe(Effect.provide(both, { local: true })))
 
-  it.effect("a file that may only be read is read, and takes no record", () =>
+  it.effect("a read-only file can be read, and every write fails as read_only", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient
@@ -438,7 +444,7 @@ describe("a database that is no longer a store", () => {
       assert.strictEqual((yield* Stream.runCollect(store.read("s"))).length, 1)
     }).pipe(Effect.provide(both, { local: true })))
 
-  it.effect("M-26: a writer that appends while a journal is read damages nothing", () =>
+  it.effect("M-26: an append during a read does not damage what is read", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const many = (from: number) => Array.from({ length: 200 }, (_, index) => said(`${from + index}`)) as never
@@ -454,7 +460,7 @@ describe("a database that is no longer a store", () => {
       assert.deepStrictEqual(yield* Stream.runCollect(store.read("s", 5000)), [])
     }).pipe(Effect.provide(both, { local: true })))
 
-  it.effect("records without their journal are not written over, and an append is whole or not there", () =>
+  it.effect("an append never overwrites records, and a failed append writes nothing", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const sql = yield* SqlClient.SqlClient

@@ -92,7 +92,7 @@ const rounds = 50
 
 describe("two processes and a file of SQLite", () => {
   it.live(
-    `append at one version, ${rounds} times: one wins, the other gets SessionConflict, nothing is lost`,
+    `of two processes that append at the same version, ${rounds} times, one wins, the other gets SessionConflict, and no record is lost`,
     () =>
       Effect.gen(function*() {
         const filename = yield* temporaryFile
@@ -172,7 +172,7 @@ const assertWhole = (entries: ReadonlyArray<Journal.Entry>, from: number, to: nu
 
 describe("a killed process and a file of SQLite", () => {
   it.live(
-    `killed in the middle of an append, ${kills} times: the store opens, with every record acknowledged`,
+    `after ${kills} processes killed during an append, the store opens with every acknowledged record`,
     () =>
       Effect.gen(function*() {
         const filename = yield* temporaryFile

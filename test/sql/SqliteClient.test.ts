@@ -44,8 +44,8 @@ const holding = (filename: string) =>
 
 const big = 9_007_199_254_740_993n
 
-describe("SqliteClient", () => {
-  it.effect("gives rows, values and raw results", () =>
+describe("the statements of SqliteClient", () => {
+  it.effect("a statement gives rows, values or raw results", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       const inserted = yield* sql`INSERT INTO things ${sql.insert([{ name: "a" }, { name: "b" }])} RETURNING id`
@@ -58,7 +58,7 @@ describe("SqliteClient", () => {
       assert.deepStrictEqual(yield* sql`INSERT INTO things (name) VALUES (${"c"})`, [])
     })))
 
-  it.effect("an error names what went wrong and has a reason", () =>
+  it.effect("a failed statement has an error with a message and a reason", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       yield* sql`INSERT INTO things (name) VALUES ('a')`
@@ -71,7 +71,7 @@ describe("SqliteClient", () => {
       assert.match((yield* Effect.flip(sql`SELECT ${Symbol("x") as never}`)).message, /cannot be bound/)
     })))
 
-  it.effect("a transaction is kept whole or undone, and so is one within it", () =>
+  it.effect("a transaction is committed whole or rolled back, and so is a nested transaction", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       const insert = (name: string) => sql`INSERT INTO things (name) VALUES (${name})`
@@ -82,7 +82,7 @@ describe("SqliteClient", () => {
       assert.deepStrictEqual(yield* sql`SELECT name FROM things`.values, [["a"]])
     })))
 
-  it.effect("a transaction that SQLite ended itself leaves the client usable", () =>
+  it.effect("a transaction ended by SQLite leaves the client usable", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       const failure = yield* Effect.flip(sql.withTransaction(Effect.andThen(sql`ROLLBACK`, Effect.fail("no"))))
@@ -91,7 +91,7 @@ describe("SqliteClient", () => {
       assert.deepStrictEqual(yield* sql`SELECT name FROM things`.values, [["a"]])
     })))
 
-  it.effect("a commit that fails is undone, and the client usable", () =>
+  it.effect("a failed commit is rolled back, and the client stays usable", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       yield* sql`CREATE TABLE parts (thing INTEGER REFERENCES things (id) DEFERRABLE INITIALLY DEFERRED)`
@@ -101,7 +101,7 @@ describe("SqliteClient", () => {
       assert.deepStrictEqual(yield* sql`SELECT count(*) FROM parts`.values, [[0]])
     })))
 
-  it.effect("a row id beyond the safe integers is written, and read as the requested type", () =>
+  it.effect("a row id beyond the safe integers is written, and read in the requested type", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       yield* sql.withTransaction(sql`INSERT INTO things (id) VALUES (${big})`)
@@ -113,7 +113,7 @@ describe("SqliteClient", () => {
       assert.deepStrictEqual(yield* sql`SELECT count(*) FROM things`.values, [[2]])
     })))
 
-  it.effect("a stream gives its rows as they are taken, and leaves the client free when it is left", () =>
+  it.effect("a stream gives its rows as they are pulled, and frees the client when its reader leaves", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       const numbers = (to: number) =>
@@ -130,7 +130,7 @@ describe("SqliteClient", () => {
       assert.match(broken.message, /no such column/)
     })))
 
-  it.effect("a stream that is left, in whatever way, keeps no statement open", () =>
+  it.effect("a stream left early, failed or interrupted keeps no statement open", () =>
     memory(Effect.gen(function*() {
       const sql = yield* things
       const names = sql<{ name: string }>`SELECT name FROM things`.stream
@@ -152,7 +152,7 @@ describe("SqliteClient", () => {
       }
     })))
 
-  it.effect("more statements than it keeps", () =>
+  it.effect("a client runs more statements than its statement cache holds", () =>
     open({ filename: ":memory:", preparedStatements: 2 })((sql) =>
       Effect.gen(function*() {
         for (let round = 0; round < 3; round++) {
@@ -162,8 +162,8 @@ describe("SqliteClient", () => {
     ))
 })
 
-describe("a file", () => {
-  it.effect("is in write-ahead mode, and committed to the disk unless asked otherwise", () =>
+describe("the file of SqliteClient", () => {
+  it.effect("a file is in write-ahead mode, with synchronous writes by default", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       const modes = (sql: SqlClient.SqlClient) =>
@@ -172,7 +172,7 @@ describe("a file", () => {
       assert.deepStrictEqual(yield* open({ filename, synchronous: "normal" })(modes), [[["wal"]], [[1]]])
     }))
 
-  it.live("that another connection writes to is waited for, and other fibers run meanwhile", () =>
+  it.live("a transaction waits for the lock of another connection while other fibers run", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       yield* open({ filename })((sql) =>
@@ -198,7 +198,7 @@ describe("a file", () => {
       )
     }))
 
-  it.effect("is not opened with invalid options, and the error says how to fix them", () =>
+  it.effect("invalid options are defects, and the message says how to fix them", () =>
     Effect.gen(function*() {
       const mistakes: ReadonlyArray<readonly [options: object, message: string]> = [
         [{ synchronous: "off; DROP TABLE things" }, "synchronous must be \"full\" or \"normal\"; got: \"off"],
@@ -217,7 +217,7 @@ describe("a file", () => {
       }
     }))
 
-  it.live("whose lock stays taken fails as that, in time, and works afterwards", () =>
+  it.live("a transaction fails with LockTimeoutError after the busy timeout, and the client works afterwards", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       yield* open({ filename, busyTimeout: "30 millis" })((sql) =>
@@ -231,14 +231,14 @@ describe("a file", () => {
       )
     }))
 
-  it.live("opened by many at once for the first time is opened by all", () =>
+  it.live("eight concurrent first openings of a file all succeed", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       const opening = Array.from({ length: 8 }, () => open({ filename })((sql) => sql`SELECT 1`.values))
       assert.strictEqual((yield* Effect.all(opening, { concurrency: "unbounded" })).length, 8)
     }))
 
-  it.effect("that cannot be opened is a ConnectionError", () =>
+  it.effect("a file that cannot be opened is a ConnectionError", () =>
     Effect.gen(function*() {
       const filename = path.join(yield* temporaryFile, "missing/store.db")
       const failure = yield* Effect.flip(open({ filename })(() => Effect.void))
@@ -249,11 +249,11 @@ describe("a file", () => {
     }))
 })
 
-describe("the file", () => {
+describe("the mode of a created file", () => {
   const modeOf = (file: string) => (fs.statSync(file).mode & 0o777).toString(8)
   const modesOf = (filename: string) => [filename, `${filename}-wal`, `${filename}-shm`].map(modeOf)
 
-  it.effect("N-40: is created for its owner alone, with those beside it", () =>
+  it.effect("N-40: a created file and its side files have mode 600", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       yield* open({ filename })(() =>
@@ -266,7 +266,7 @@ describe("the file", () => {
       )
     }).pipe(Effect.scoped))
 
-  it.effect("N-40: is created for its owner alone by the URI of a file, and not by that of another database", () =>
+  it.effect("N-40: a file created by a file URI has mode 600, and a URI of another database creates no file", () =>
     Effect.gen(function*() {
       const folder = path.dirname(yield* temporaryFile)
       const create = (sql: SqlClient.SqlClient) => sql`CREATE TABLE things (id INTEGER)`
@@ -279,7 +279,7 @@ describe("the file", () => {
       assert.deepStrictEqual(fs.readdirSync(folder).toSorted(), ["a b.db", "c.db"])
     }).pipe(Effect.scoped))
 
-  it.effect("N-40: stays as it is where it exists", () =>
+  it.effect("N-40: an existing file keeps its mode", () =>
     Effect.gen(function*() {
       const filename = yield* temporaryFile
       fs.writeFileSync(filename, "")
@@ -304,7 +304,7 @@ describe("a runtime without node:sqlite", () => {
         )
     )
 
-  it.effect("fails with an error that names the Node it takes, and what runs", () =>
+  it.effect("the layer fails with an error that names the required Node version and the running runtime", () =>
     Effect.gen(function*() {
       const building: Effect.Effect<unknown, SqlError> = Effect.scoped(
         Layer.build(SqliteClient.layer({ filename: ":memory:" }))

@@ -142,7 +142,7 @@ const playing = (uses: ReadonlyArray<Use>, preparedStatements: number) =>
 
 describe("laws of repeated statements", () => {
   property(
-    "a kept statement gives what a new one gives, in every mode, place and connection",
+    "a cached statement gives the results of a new statement, in every mode, place and connection",
     draws,
     (draws) =>
       Effect.gen(function*() {

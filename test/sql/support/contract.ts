@@ -41,7 +41,7 @@ const statementsOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
 export const register = (
   connect: Effect.Effect<Layer.Layer<SqlClient.SqlClient, unknown>, unknown, Scope.Scope>
 ): void => {
-  it.live("a list of more sessions than a page, in whatever order the database has words", () =>
+  it.live("list, count and unfinished find all of 600 sessions, in whatever order the database sorts ids", () =>
     Effect.gen(function*() {
       const client = yield* connect
       yield* Effect.gen(function*() {
@@ -77,7 +77,7 @@ export const register = (
       }).pipe(Effect.provide(Layer.provideMerge(SessionStore.layer, client), { local: true }))
     }).pipe(Effect.scoped))
 
-  it.live("of two connections that append at one version one wins, the other gets SessionConflict", () =>
+  it.live("of two connections that append at the same version one wins, and the other gets SessionConflict", () =>
     Effect.gen(function*() {
       const client = yield* connect
       const layer = Layer.provide(SessionStore.layer, client)
@@ -105,7 +105,7 @@ export const register = (
       assert.strictEqual(wins[0]! + wins[1]!, 100)
     }).pipe(Effect.scoped))
 
-  it.live("connections that claim what is unfinished at once get each session once", () =>
+  it.live("connections that claim unfinished sessions at once get each session once", () =>
     Effect.gen(function*() {
       const client = yield* connect
       const layer = Layer.provide(SessionStore.layer, client)
@@ -136,7 +136,7 @@ export const register = (
       }
     }).pipe(Effect.scoped))
 
-  it.live("N-16: an idle poll is one statement, which reads", () =>
+  it.live("N-16: an idle poll is a single SELECT statement", () =>
     Effect.gen(function*() {
       const client = yield* connect
       const store = yield* Effect.provideContext(
@@ -158,7 +158,7 @@ export const register = (
     }).pipe(Effect.scoped))
 
   it.live(
-    "a session that begins or is written as a snapshot while it is deleted is whole, or gone",
+    "a session opened or written as a snapshot during its deletion is either whole or deleted",
     () =>
       Effect.gen(function*() {
         const client = yield* connect
