@@ -89,7 +89,7 @@ for (const [name, encoder] of Object.entries(encoders)) {
         for (const [value, text] of rows) assert.strictEqual(yield* encoder.encode(value), text)
       }))
 
-    it.effect("S-09, R-031: a value without a JSON form is refused, wrapped or not", () =>
+    it.effect("S-09, R-031: a value without a JSON form is refused, also in a wrapper", () =>
       Effect.gen(function*() {
         for (
           const value of [() => 1, notFound, cyclic, 1n, Tool.ok(() => 1), Tool.ok(cyclic), {

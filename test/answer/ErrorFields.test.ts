@@ -20,7 +20,7 @@ class Missing extends Schema.TaggedError<Missing>()("Missing", {
 const missing = (path = "/a") => new Missing({ path, at: new Date(0), size: 7n, nested: { tries: [1, 2] } })
 
 describe("errorFields", () => {
-  it("M-10: an error with a schema is shown as its schema writes it", () => {
+  it("M-10: an error with a schema is shown in the form of its schema", () => {
     assert.deepStrictEqual(errorFields(missing()), {
       _tag: "Missing",
       name: "Missing",

@@ -402,7 +402,7 @@ describe("a call waiting for its turn", () => {
       assert.deepStrictEqual(turnsIn(events), ["c0", "c1", "c2", "c3", "c4"])
     }))
 
-  it.effect("W-27: an exclusive call that waits, and a call behind an exclusive one, have reason exclusive", () =>
+  it.effect("W-27: an exclusive call that waits, and a call that waits for an exclusive call, have reason exclusive", () =>
     Effect.gen(function*() {
       const run = (bound: number, count: number, ...ids: ReadonlyArray<string>) => {
         const shared = gate("shared")

@@ -73,7 +73,7 @@ describe("result objects", () => {
     }
   })
 
-  it("R-402, R-397: a success may update the context, and a failure may not", () => {
+  it("R-402, R-397: a success may update the context, and a failure leaves the context unchanged", () => {
     const contextUpdate = { a: 1 }
     assert.deepStrictEqual(read({ data: 1, contextUpdate }), { outcome: ok(1), contextUpdate })
     assert.deepStrictEqual(read({ success: true, contextUpdate }), { outcome: ok(undefined), contextUpdate })

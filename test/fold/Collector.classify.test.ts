@@ -229,7 +229,7 @@ describe("classified events", () => {
     assert.deepStrictEqual(Collector.classify({ [Symbol.iterator]: generated }), expected)
   })
 
-  it("R-354, I-20: events that can be read once fail on a second reading, and events in a list do not", () => {
+  it("R-354, I-20: events that can be read once fail on a second reading, and events in a list can be read again", () => {
     function* generated() {
       yield* events
     }

@@ -137,7 +137,7 @@ describe("Collector: step results", () => {
     assert.isUndefined(Collector.halt(state))
   })
 
-  it("R-307, R-204: metadata carries over from step to step, and usage does not", () => {
+  it("R-307, R-204: metadata carries over from step to step, and each step has its own usage", () => {
     const state = fold([
       finished("stop", { metadata: { tier: "fast" }, usage: Response.usage({ inputTokens: 1 }) }),
       stepEnd(response),

@@ -128,7 +128,7 @@ describe("permits of handlers that refuse to stop", () => {
   }
   for (const [how, end] of Object.entries(ends)) {
     for (const limits of [undefined, [{ key: "one", permits: 1 }]]) {
-      it.effect(`law 11: other calls get the permits of a deaf handler when its run ${how} (${limits === undefined ? "permits of the tree" : "permits by name"})`, () =>
+      it.effect(`law 11: other calls get the permits of a handler that refuses to stop, when its run ${how} (${limits === undefined ? "permits of the tree" : "permits by name"})`, () =>
         Effect.gen(function*() {
           const floor = new Floor()
           const declared = limits === undefined ? {} : { limits }

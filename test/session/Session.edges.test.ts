@@ -530,7 +530,7 @@ describe("the report of a stop", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("N-09: the report of a stop names calls that wait behind an exclusive call", () =>
+  it.effect("N-09: the report of a stop names calls that wait for an exclusive call", () =>
     Effect.gen(function*() {
       const report = yield* reported({ tools: [wait("wait", "exclusive"), wait("later"), quick] })
       assert.deepStrictEqual(report.stopped, ["wait", "later", "quick"])

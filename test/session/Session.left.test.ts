@@ -70,7 +70,7 @@ const cutBeforeEnd = (tools: ReadonlyArray<Tool.Any>, ...open: ReadonlyArray<str
   )
 
 describe("an interrupted run that is not resumed", () => {
-  it.effect("D-01: no started call of the turn is repeated, and each has one answer with what is known, at every record", () =>
+  it.effect("D-01: no started call of the turn is repeated, and each has one truthful answer, at every record", () =>
     Effect.gen(function*() {
       const records = yield* whole
       for (let length = 2; length < records.length; length++) {

@@ -101,7 +101,7 @@ describe("times of records", () => {
       ])
     }))
 
-  it.effect("V-21: times never decrease, also where the clock is set back or is behind the earlier process's clock", () =>
+  it.effect("V-21: times never decrease, also where the clock is set back or lags the earlier process's clock", () =>
     Effect.gen(function*() {
       const clock = yield* Clock.Clock
       let behind = 0
