@@ -158,15 +158,14 @@ type World = Effect.Success<ReturnType<typeof world>>
 /** The states in which a session comes to a worker. Each leads to a call of `hold`. */
 const states: Readonly<Record<string, (world: World, id: string) => Effect.Effect<unknown, unknown, Session.Store>>> = {
   "a new message": (_, id) => Session.submit(id, "go"),
-  "a run of a process that was killed": ({ direct }, id) => direct(id, "calls", "go"),
+  "a run of a killed process": ({ direct }, id) => direct(id, "calls", "go"),
   "an approval": ({ direct }, id) =>
     Effect.gen(function*() {
       yield* direct(id, "asks", "go")
       yield* Session.keep((yield* Session.load(id))!, (session) => Session.approve(session, session.suspensions[0]!.id))
     }),
-  "a call whose time is over": ({ direct }, id) =>
-    Effect.andThen(direct(id, "asks", "go"), TestClock.adjust("2 minutes")),
-  "a failed run that is tried again": ({ direct }, id) => direct(id, "breaks", "go")
+  "an overdue call": ({ direct }, id) => Effect.andThen(direct(id, "asks", "go"), TestClock.adjust("2 minutes")),
+  "a retried failed run": ({ direct }, id) => direct(id, "breaks", "go")
 }
 
 /** The way in which a worker gets a session. */
@@ -185,15 +184,15 @@ const searched: Door["enter"] = ({ state }) => Effect.sync(() => void (state.isS
 
 const doors: Readonly<Record<string, Door>> = {
   "found by a search": { isElsewhere: false, enter: searched },
-  "taken by its name": { isElsewhere: false, enter: named },
-  "found, and not taken by its owner": { isElsewhere: true, enter: searched },
-  "taken by its name, and not by its owner": { isElsewhere: true, enter: named }
+  "taken by name": { isElsewhere: false, enter: named },
+  "found, owned elsewhere": { isElsewhere: true, enter: searched },
+  "taken by name, owned elsewhere": { isElsewhere: true, enter: named }
 }
 
 const rows = Object.entries(states).flatMap(([what, prepare]) =>
   Object.entries(doors).flatMap(([how, door]) =>
     // A search does not find a failed run.
-    what === "a failed run that is tried again" && door.enter === searched ? [] : [{
+    what === "a retried failed run" && door.enter === searched ? [] : [{
       what: `${what}, ${how}`,
       prepare,
       door
@@ -438,7 +437,7 @@ describe("the time bounds of a worker", () => {
         )
         yield* TestClock.adjust("10 minutes")
         // A run that is tried again by a person ends with its first failure, as one does that has done something.
-        const isOnce = !["a new message", "a call whose time is over"].some((state) => what.startsWith(state))
+        const isOnce = !["a new message", "an overdue call"].some((state) => what.startsWith(state))
         assert.strictEqual(state.asked, isOnce ? 1 : 3)
       }).pipe(Effect.scoped, Effect.provide(Session.Store.layerMemory)))
   }

@@ -113,7 +113,7 @@ const renewed = (id: string, times: number) =>
 for (const [name, store] of Object.entries(stores)) {
   describe(`processes that leave, over ${name}`, { concurrent: true }, () => {
     test(
-      "N-05: a worker asked to leave lets its charge end, records the answer and hands over",
+      `N-05: a worker asked to leave lets its charge end, records the answer and hands over, ${name}`,
       store,
       "held",
       (world) =>
@@ -136,7 +136,7 @@ for (const [name, store] of Object.entries(stores)) {
     )
 
     test(
-      "N-05: the next worker continues at once when no call is running",
+      `N-05: the next worker continues at once when no call is running, ${name}`,
       store,
       0,
       (world) =>
@@ -154,7 +154,7 @@ for (const [name, store] of Object.entries(stores)) {
     )
 
     test(
-      "N-05: a charge that outlives the drain stays started and is looked up after the term",
+      `N-05: a charge that outlives the drain stays started and is looked up after the term, ${name}`,
       store,
       "held",
       (world) =>
@@ -183,7 +183,7 @@ for (const [name, store] of Object.entries(stores)) {
     for (const by of ["interruption", "scope"] as const) {
       const title = by === "scope" ? "a closed scope of a claim" : "an interrupted fiber in the scope of a claim"
       test(
-        `N-05: ${title} leaves the claim to its term while a charge is started`,
+        `N-05: ${title} leaves the claim to its term while a charge is started, ${name}`,
         store,
         "held",
         (world) =>
@@ -204,7 +204,7 @@ for (const [name, store] of Object.entries(stores)) {
     }
 
     test(
-      "N-04: a worker frozen before its handler does not start the handler after a takeover",
+      `N-04: a worker frozen before its handler does not start the handler after a takeover, ${name}`,
       store,
       0,
       (world) =>
@@ -226,7 +226,7 @@ for (const [name, store] of Object.entries(stores)) {
     )
 
     test(
-      "N-17: a worker whose clock is set by an hour keeps its claim and charges once",
+      `N-17: a worker whose clock is set by an hour keeps its claim and charges once, ${name}`,
       store,
       "held",
       (world) =>

@@ -91,7 +91,7 @@ const note = (line: string) => Effect.sync(() => process.stderr.write(`${line}\n
 for (const [name, makeStore] of Object.entries(stores)) {
   describe(`worker processes over ${name}`, () => {
     test(
-      "worker processes take over the sessions of a killed worker when its term is over",
+      `worker processes take over the sessions of a killed worker when its term is over, ${name}`,
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -121,7 +121,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-25: a stop ends a run of another process at once, and no effect follows its end",
+      `D-25: a stop ends a run of another process at once, and no effect follows its end, ${name}`,
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -152,7 +152,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-10: of two processes that resume at once one gets the claim, and the other starts nothing",
+      `D-10: of two processes that resume at once one gets the claim, and the other starts nothing, ${name}`,
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -181,7 +181,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-11: a frozen owner that wakes up records nothing behind the next owner",
+      `D-11: a frozen owner that wakes up records nothing behind the next owner, ${name}`,
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -220,7 +220,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-12: the next owner honors a stop requested during a takeover",
+      `D-12: the next owner honors a stop requested during a takeover, ${name}`,
       makeStore,
       (place) =>
         Effect.gen(function*() {
@@ -242,7 +242,7 @@ for (const [name, makeStore] of Object.entries(stores)) {
     )
 
     test(
-      "D-14, D-16: all runs on three workers, one killed at a time, end and charge once",
+      `D-14, D-16: all runs on three workers, one killed at a time, end and charge once, ${name}`,
       makeStore,
       (place) =>
         Effect.gen(function*() {

@@ -12,7 +12,7 @@ const deliveries = { "while the model speaks": byChat("early"), "when the model 
 for (const [when, play] of Object.entries(deliveries)) {
   for (const [theme, some] of Object.entries(rows)) {
     describe(`Chat under Policy.falai, ${when}: ${theme}`, () => {
-      for (const row of some) it.effect(`X-05, ${row.name}`, () => holds(row, play))
+      for (const row of some) it.effect(`X-05, ${row.name} (${when})`, () => holds(row, play))
     })
   }
 }

@@ -199,8 +199,10 @@ describe("Chat: usage", () => {
       assert.deepStrictEqual(tokens(result), [110, 115])
     }))
 
-  for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
-    it.effect("M-17: a tool made of a chat counts under every preset, streamed, awaited and in wire form", () =>
+  for (
+    const [preset, policy] of Object.entries({ standard: Policy.standard, allm: Policy.allm, falai: Policy.falai })
+  ) {
+    it.effect(`M-17: a tool made of a chat counts, streamed, awaited and in wire form (${preset})`, () =>
       Effect.gen(function*() {
         const agent = Tool.fromChat("agent", {
           parameters: {},

@@ -66,7 +66,7 @@ const early = Effect.gen(function*() {
 
 for (const [name, store] of Object.entries(stores)) {
   describe(`messages into a run killed behind each append: ${name}`, () => {
-    it.effect("G52: a steer lets early started calls run to their end", () =>
+    it.effect(`G52: a steer lets early started calls run to their end, ${name}`, () =>
       Effect.gen(function*() {
         const appends: Array<Append> = []
         const whole = yield* passing(Effect.provide(early, listing(appends, store)))
@@ -96,7 +96,7 @@ for (const [name, store] of Object.entries(stores)) {
         assert.isAbove(begun, 1)
       }))
 
-    it.effect("G94: every open fate ends when the reader leaves the run", () =>
+    it.effect(`G94: every open fate ends when the reader leaves the run, ${name}`, () =>
       Effect.gen(function*() {
         const model = Adapter.layer({
           stream: (request) =>

@@ -169,7 +169,7 @@ describe("a broken account of the caller", () => {
   }
   for (const action of ["reserve", "settle"] as const) {
     for (const [way, act] of Object.entries(ways)) {
-      it.effect(`a caller's account whose ${action} ${way} ends the run, and the outer account has nothing reserved`, () =>
+      it.effect(`a run with a caller's account whose ${action} ${way} ends or can be stopped, and leaves nothing reserved in the outer account`, () =>
         Effect.gen(function*() {
           const settled: Array<number> = []
           const account: Budget.Account = {

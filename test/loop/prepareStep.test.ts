@@ -249,7 +249,7 @@ describe("prepareStep", () => {
     ["a forced call without tools", { tools: [], toolChoice: "required" }, /a step without tools cannot force a call/],
     ["a misspelt field", { modell: "x" }, /prepareStep has no option "modell"; did you mean "model"\?/],
     ["a field of a wrong type", { tools: "look" }, /prepareStep: tools must be/],
-    ["nothing", undefined, /prepareStep: it returned undefined; return an object/],
+    ["undefined", undefined, /prepareStep: it returned undefined; return an object/],
     ["a promise", Promise.resolve({}), /prepareStep.*Effect/],
     ["options that are no JSON", { options: { at: new Date(0) } }, /rule "prepareStep": its note is no JSON/]
   ]

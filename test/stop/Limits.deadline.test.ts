@@ -151,7 +151,7 @@ describe("Limits: deadline", () => {
       assert.strictEqual(result.thread.messages.filter((message) => message.role === "tool").length, 2)
     }))
 
-  it.effect("handlers and the runs they start inherit the remaining time and can read it", () =>
+  it.effect("handlers and the runs they start inherit and can read the remaining time", () =>
     Effect.gen(function*() {
       const seen: Array<number> = []
       const look = Tool.make("look", {
