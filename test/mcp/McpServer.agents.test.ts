@@ -56,7 +56,7 @@ const allow: Given = { action: "accept", content: { approve: true } }
 
 for (const era of eras) {
   describe(`agents in the ${era} era`, () => {
-    it.live(`W-15: ${era}: an agent is a tool: its last words are the result, and nothing is left of its session`, () =>
+    it.live(`W-15: ${era}: an agent is a tool: its result is the agent's last text, and its session is deleted`, () =>
       Effect.gen(function*() {
         const { agent } = toolsOf()
         const store = yield* memory
@@ -72,7 +72,7 @@ for (const era of eras) {
         assert.deepStrictEqual(yield* store.contents, [])
       }))
 
-    it.live(`W-15: ${era}: the text of an agent is the progress of its call`, () =>
+    it.live(`W-15: ${era}: an agent's text is the progress of its call`, () =>
       Effect.gen(function*() {
         const { agent } = toolsOf()
         const seen = yield* Deferred.make<string>()
@@ -103,7 +103,7 @@ for (const era of eras) {
         assert.strictEqual(textOf(result), "Good and Good ")
       }))
 
-    it.live(`W-15: ${era}: what an agent waits for is asked of the user: approvals and questions, one or two at once`, () =>
+    it.live(`W-15: ${era}: the user is asked for an agent's approvals and questions, one or two at once`, () =>
       Effect.gen(function*() {
         const { agent, paid } = toolsOf()
         const store = yield* memory
@@ -135,7 +135,7 @@ for (const era of eras) {
         assert.deepStrictEqual(yield* store.contents, [])
       }))
 
-    it.live(`W-15: ${era}: an agent whose client cannot ask reads that its call was not allowed`, () =>
+    it.live(`W-15: ${era}: an agent whose client cannot ask the user reads that its call was not allowed`, () =>
       Effect.gen(function*() {
         const { agent, paid } = toolsOf()
         const heard: Array<string> = []
@@ -151,7 +151,7 @@ for (const era of eras) {
 }
 
 describe("cancellations", () => {
-  it.live("W-15: a call that is cancelled is stopped, of a tool and of an agent, in both eras: its finalizer runs", () =>
+  it.live("W-15: in both eras a cancelled call of a tool or an agent is interrupted, and its finalizer runs", () =>
     Effect.gen(function*() {
       const { agent, began, ended, endless } = toolsOf()
       const store = yield* memory
@@ -181,7 +181,7 @@ describe("cancellations", () => {
     }))
 })
 
-describe("states of agents", () => {
+describe("request states of agents", () => {
   const waiting = (url: string, args: unknown, headers: Record<string, string> = {}) =>
     Effect.map(sendRaw(url, { params: { name: "helper", arguments: args }, headers }), ({ message }) => ({
       requestState: String(message.result.requestState),
@@ -198,7 +198,7 @@ describe("states of agents", () => {
     return sendRaw(url, { params: { name: "helper", arguments: args, requestState, inputResponses }, headers })
   }
 
-  it.live("W-15: another process takes the answer, under the same secret, and one with another secret does not", () =>
+  it.live("W-15: another process with the same secret takes an agent's answer, and a process with another secret refuses the answer", () =>
     Effect.gen(function*() {
       const { agent, paid } = toolsOf()
       const store = yield* memory
@@ -216,7 +216,7 @@ describe("states of agents", () => {
       assert.deepStrictEqual(paid, [7])
     }))
 
-  it.live("W-15: a state of an agent is that of its task and its principal, and who may only write approves nothing", () =>
+  it.live("W-15: an agent's request state holds for its task and principal only, and a principal with the action write approves nothing", () =>
     Effect.gen(function*() {
       const { agent, paid } = toolsOf()
       const { url } = yield* serve([agent], obedient, { mcp, authorize: byToken(), hosts: ["127.0.0.1"] })

@@ -114,7 +114,7 @@ const inSession = (question: Question, reply: Reply, started: Array<unknown>) =>
 
 describe("questions", () => {
   for (const era of eras) {
-    it.effect(`W-15: ${era}: each pair of their options does under each reply what it does in a session`, () =>
+    it.effect(`W-15: ${era}: a question with each pair of options ends under each reply as in a session`, () =>
       Effect.gen(function*() {
         const started = new Map(questions.map((question) => [nameOf(question), [] as Array<unknown>]))
         const url = yield* serve(questions.map((question) => toolOf(question, started.get(nameOf(question))!)))

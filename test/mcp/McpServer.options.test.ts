@@ -16,7 +16,7 @@ const secrets = [undefined, "key"]
 
 describe("options together", () => {
   for (const legacy of legacies) {
-    it.live(`legacy ${JSON.stringify(legacy)}: with each name, instructions, secret and authorisation`, () =>
+    it.live(`legacy ${JSON.stringify(legacy)}: a server works with each combination of name, instructions, secret and authorization`, () =>
       Effect.forEach(
         names,
         (name) =>

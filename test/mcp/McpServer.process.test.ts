@@ -44,7 +44,7 @@ const start = (file: string, settings: Settings) =>
   )
 
 describe("heddle serve", () => {
-  it.live("W-15: a module with the endpoint of MCP serves it", () =>
+  it.live("W-15: heddle serve serves MCP for a module with the MCP endpoint", () =>
     Effect.gen(function*() {
       const serving = yield* Effect.acquireRelease(
         Effect.sync(() => command(["serve", fixture("servedMcp"), "--port", "0"])),
@@ -57,8 +57,8 @@ describe("heddle serve", () => {
 })
 
 for (const era of eras) {
-  describe(`a process in the ${era} era`, () => {
-    it.live(`W-15: ${era}: tools and an agent over standard input and output, whose wire nothing else is written to`, () =>
+  describe(`an MCP process in the ${era} era`, () => {
+    it.live(`W-15: ${era}: a process serves tools and an agent over standard input and output, and writes only MCP messages to its output`, () =>
       Effect.gen(function*() {
         const file = path.join(yield* folder, "log")
         fs.writeFileSync(file, "")

@@ -52,8 +52,8 @@ const answering = (
 
 const tokens = { authorize: byToken(), hosts: ["127.0.0.1"] }
 
-describe("states", () => {
-  it.live("W-15: a state allows its own call once: no other arguments, no other tool, no replay, no forgery", () =>
+describe("request states", () => {
+  it.live("W-15: a request state allows its own call once: no other arguments, no other tool, no replay, no forgery", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const other = Tool.make("other", { parameters: { amount: Schema.Finite }, handler: () => Effect.succeed("done") })
@@ -82,7 +82,7 @@ describe("states", () => {
       assert.deepStrictEqual(paid, [5])
     }))
 
-  it.live("W-15: a state without an answer, or with one of another kind, cancels its call", () =>
+  it.live("W-15: a request state without an answer, or with an answer of another kind, ends its call with an error", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const url = yield* serve([tool])
@@ -97,7 +97,7 @@ describe("states", () => {
       assert.deepStrictEqual(paid, [])
     }))
 
-  it.effect("W-15: a state counts for ten minutes", () =>
+  it.effect("W-15: a request state is valid for ten minutes", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const url = yield* serve([tool])
@@ -110,7 +110,7 @@ describe("states", () => {
       assert.deepStrictEqual(paid, [1])
     }))
 
-  it.effect("W-15: a question whose time is over has its default answer, and an approval is denied", () =>
+  it.effect("W-15: an expired question has its default answer, and an expired approval is denied", () =>
     Effect.gen(function*() {
       const drink = Tool.make("drink", {
         parameters: {},
@@ -142,7 +142,7 @@ describe("states", () => {
       }
     }))
 
-  it.live("W-15: a state of another principal is refused, and an approval by one who may only write is none", () =>
+  it.live("W-15: a server refuses another principal's request state, and a principal that may only write cannot approve", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const url = yield* serve([tool], tokens)
@@ -157,11 +157,11 @@ describe("states", () => {
     }))
 })
 
-describe("the fields of a state", () => {
+describe("the fields of a request state", () => {
   const whole = { principal: "team", by: "ann", name: "pay", arguments: { to: { iban: "1" }, amounts: [1, 2] } }
   const id = "00000000-0000-4000-8000-000000000000"
 
-  it.effect("W-15: each of them, changed alone, opens nothing; the order of members does not count", () =>
+  it.effect("W-15: a change of any field makes a request state invalid, and the order of members does not", () =>
     Effect.gen(function*() {
       const { open, sign } = yield* RequestState.signer(Redacted.make("key"))
       const text = yield* sign(id, 1_000, whole)
@@ -203,7 +203,7 @@ describe("the fields of a state", () => {
       assert.isUndefined(yield* open(text, whole))
     }))
 
-  it.live("W-15: of who asks, for whom, each changed alone, allows nothing", () =>
+  it.live("W-15: a request state allows nothing once its caller or its principal differs", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const url = yield* serve([tool], tokens)
@@ -216,7 +216,7 @@ describe("the fields of a state", () => {
       assert.deepStrictEqual(paid, [6])
     }))
 
-  it("O-59: that wait in memory are the oldest of the principal with most of them, once there are too many", () => {
+  it("O-59: a full memory of request states drops the oldest state of the principal with the most states", () => {
     const memory = new RequestState.Memory<number>(4)
     memory.put("b1", "bob", 1)
     for (const [index, id] of ["a1", "a2", "a3", "a4", "a5"].entries()) memory.put(id, "ann", index)
@@ -228,8 +228,8 @@ describe("the fields of a state", () => {
   })
 })
 
-describe("requests", () => {
-  it.live("W-15: a request of a principal that may not, from another page or to another host is refused", () =>
+describe("MCP requests", () => {
+  it.live("W-15: a server refuses a request without permission, from another page, or to another host", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const url = yield* serve([tool], tokens)
@@ -252,7 +252,7 @@ describe("requests", () => {
       assert.deepStrictEqual(paid, [])
     }))
 
-  it.live("W-15: a client lists what it may list, and calls what it may call; handlers read its principal", () =>
+  it.live("W-15: a client lists and calls the tools that it may list and call, and handlers read its principal", () =>
     Effect.gen(function*() {
       const named = (name: string) =>
         Tool.make(name, { parameters: {}, handler: (_, { context }) => Effect.succeed(context) })
@@ -272,7 +272,7 @@ describe("requests", () => {
       }
     }))
 
-  it.live("W-15: wrong messages, versions and headers, and bodies too large are answered, and nothing runs", () =>
+  it.live("W-15: a server answers wrong messages, versions, headers and too large bodies with an error, and runs nothing", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const url = yield* serve([tool], { bounds: { body: 4_096 } })
@@ -311,7 +311,7 @@ describe("requests", () => {
       assert.deepStrictEqual(paid, [])
     }))
 
-  it.live("W-15: names of prototypes in arguments are no arguments, and change nothing", () =>
+  it.live("W-15: prototype names in arguments are dropped, and change nothing", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo])
       const text = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call" }).replace(
@@ -327,7 +327,7 @@ describe("requests", () => {
       assert.isUndefined(({} as { readonly polluted?: unknown }).polluted)
     }))
 
-  it.effect("W-15: a call is authorised again while it runs, and is stopped where it is not allowed any more", () =>
+  it.effect("W-15: a running call is authorized again, and is interrupted once it is not allowed any more", () =>
     Effect.gen(function*() {
       const { began, ended, tool } = endless()
       const over = new Set<string>()
@@ -344,7 +344,7 @@ describe("requests", () => {
       assert.deepStrictEqual([result.isError, textOf(result)], [true, "This is not allowed."])
     }))
 
-  it.live("W-15: calls are counted as the writes and the streams of their principal", () =>
+  it.live("W-15: calls count as writes and streams of their principal", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { bounds: { writes: 2 } })
       const client = yield* connect(url, { era: "modern" })
@@ -383,7 +383,7 @@ describe("sessions of the legacy era", () => {
       body: { jsonrpc: "2.0", id: 2, method: "tools/list" }
     })
 
-  it.live("W-15: they are served only where that is said", () =>
+  it.live("W-15: a server serves legacy sessions only with the option legacy", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { legacy: undefined as never })
       const refused = yield* initialize(url)
@@ -397,7 +397,7 @@ describe("sessions of the legacy era", () => {
       assert.isFalse((yield* call(modern, "echo")).isError)
     }))
 
-  it.live("W-15: a session is its principal's: for another one, it is unknown", () =>
+  it.live("W-15: a session belongs to its principal, and is unknown to others", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], tokens)
       const { id } = yield* initialize(url, bearer("ann"))
@@ -412,7 +412,7 @@ describe("sessions of the legacy era", () => {
       assert.strictEqual((yield* list(url, id, bearer("ann"))).status, 404)
     }))
 
-  it.effect("W-15: there are so many of them, and one that is not used is ended", () =>
+  it.effect("W-15: the number of sessions is bounded, and an unused session ends", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { legacy: { maxSessions: 2, idle: "30 minutes" } })
       const first = yield* initialize(url)
@@ -427,7 +427,7 @@ describe("sessions of the legacy era", () => {
       assert.strictEqual((yield* initialize(url)).status, 200)
     }))
 
-  it.effect("W-15: one that was used, once or often, is ended as one that was not, and gives its place back, again and again", () =>
+  it.effect("W-15: a session ends when idle and frees its place, whether it was used never, once or often, again and again", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { legacy: { maxSessions: 1, idle: "30 minutes" } })
       for (const uses of [0, 1, 3, 1]) {
@@ -443,7 +443,7 @@ describe("sessions of the legacy era", () => {
       }
     }))
 
-  it.effect("O-59: those of a principal are bounded for themselves, while they are opened too, and each is counted back", () =>
+  it.effect("O-59: perPrincipal bounds the sessions of each principal, also while they open, and an ended session frees its place", () =>
     Effect.gen(function*() {
       const url = yield* serve([echo], { ...tokens, legacy: { maxSessions: 6, perPrincipal: 2 } })
       const opening = (token: string, count: number) =>
@@ -477,7 +477,7 @@ describe("sessions of the legacy era", () => {
       assert.deepStrictEqual(statuses(yield* opening("dan", 3)), [200, 200, 429])
     }))
 
-  it("O-59: their bounds are whole numbers, and a wrong one is a defect that names it", () => {
+  it("O-59: a wrong bound of legacy sessions is a defect that names legacy", () => {
     const make = (legacy: object) => Effect.runPromise(Effect.scoped(serve([echo], { legacy })))
     const wrong = [
       { maxSessions: 0 },
@@ -495,7 +495,7 @@ describe("sessions of the legacy era", () => {
     ))
   })
 
-  it.effect("W-15: a session with a call under way is in use", () =>
+  it.effect("W-15: a session with a running call does not become idle", () =>
     Effect.gen(function*() {
       const { began, ended, tool } = endless()
       const url = yield* serve([tool, echo], { legacy: { idle: "30 minutes" } })
@@ -511,7 +511,7 @@ describe("sessions of the legacy era", () => {
       yield* Deferred.await(ended)
     }))
 
-  it.live("W-15: an approval in a session is taken from those only who may approve", () =>
+  it.live("W-15: a session takes an approval only from a principal that may approve", () =>
     Effect.gen(function*() {
       const { paid, tool } = paying()
       const url = yield* serve([tool], tokens)

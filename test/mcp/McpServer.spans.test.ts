@@ -15,7 +15,7 @@ const spanId = "b7ad6b7169203331"
 
 describe("the span of a call", () => {
   for (const era of eras) {
-    it.live(`W-16: ${era}: belongs to the trace that the client sends, and says what was called and how`, () =>
+    it.live(`W-16: ${era}: the span of a call belongs to the client's trace, and names the method, the tool and the protocol version`, () =>
       Effect.gen(function*() {
         const { ended, tracer } = recording()
         const client = yield* connect(yield* Effect.withTracer(serve([ping, broken]), tracer), { era })
@@ -44,7 +44,7 @@ describe("the span of a call", () => {
       }))
   }
 
-  it.live("W-16: takes no parent that is malformed, as the header of a request is read", () =>
+  it.live("W-16: the span of a call takes no malformed traceparent from the client", () =>
     Effect.gen(function*() {
       const { ended, tracer } = recording()
       const url = yield* Effect.withTracer(serve([ping]), tracer)

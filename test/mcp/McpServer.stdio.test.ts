@@ -74,7 +74,7 @@ const nested = (id: unknown, levels: number) =>
   JSON.stringify(calling(id, "loud", { deep: 0 })).replace(`{"deep":0}`, `{"deep":${deep(levels - 3)}}`)
 
 describe("a server over standard input and output", { timeout: limit }, () => {
-  it.live("O-60: answers each line with the id that can be read, and the next line as always", () =>
+  it.live("O-60: a server answers each wrong line under the id that it can read, and then the next line as usual", () =>
     Effect.gen(function*() {
       const { answers, messages, send } = yield* serving
       const long = "x".repeat(20 * mebibyte)
@@ -106,7 +106,7 @@ describe("a server over standard input and output", { timeout: limit }, () => {
       assert.lengthOf(messages(), 2 * wrong.length + 1)
     }).pipe(Effect.scoped))
 
-  it.live("O-60: answers a request under an id in use, leaves the first alone, and lets its id be used again", () =>
+  it.live("O-60: a server refuses a request under an id in use, leaves the first request running, and frees the id afterwards", () =>
     Effect.gen(function*() {
       const { answers, messages, notes, send } = yield* serving
       for (const id of [1, "1"]) {
@@ -139,7 +139,7 @@ describe("a server over standard input and output", { timeout: limit }, () => {
       }
     }).pipe(Effect.scoped))
 
-  it.live("O-24: lists the hints that were declared", () =>
+  it.live("O-24: a server lists tools without declared hints without annotations", () =>
     Effect.gen(function*() {
       const { answers, send } = yield* serving
       for (const id of [1, 2]) {
@@ -151,7 +151,7 @@ describe("a server over standard input and output", { timeout: limit }, () => {
     }).pipe(Effect.scoped))
 })
 
-describe("the lines of an input", () => {
+describe("the input lines of a server", () => {
   /** What passes, and what is answered, where the input comes in these pieces. */
   const through = (pieces: ReadonlyArray<Uint8Array>) =>
     Effect.gen(function*() {
@@ -166,7 +166,7 @@ describe("the lines of an input", () => {
       return { written, passed: passed.map((line) => new TextDecoder().decode(line)) }
     })
 
-  it.effect("O-60: are the same in whatever pieces they come", () =>
+  it.effect("O-60: input lines are the same however the input is cut into pieces", () =>
     Effect.gen(function*() {
       const lines = [
         JSON.stringify(calling(1, "loud", { text: "}\\\"],:{ \u{1F600} \"id\": 7" })),
@@ -186,7 +186,7 @@ describe("the lines of an input", () => {
       assert.deepStrictEqual(yield* through(Array.from(bytes, (byte) => Uint8Array.of(byte))), whole)
     }))
 
-  it.effect("O-60: free an id by its answer alone, once, and by no question that the server asks under it", () =>
+  it.effect("O-60: only the answer frees a request id, once, and a server question under that id does not", () =>
     Effect.gen(function*() {
       const written: Array<string> = []
       const input: Array<Uint8Array> = []
@@ -220,7 +220,7 @@ describe("the lines of an input", () => {
       }
     }))
 
-  it.effect("O-60: have a bound, and the last of it passes", () =>
+  it.effect("O-60: an input line of 16 MiB passes, and a line with one byte more is refused", () =>
     Effect.gen(function*() {
       for (const [more, isPassed] of [[0, true], [1, false]] as const) {
         const line = `{"id":1,"method":"m","params":"${"x".repeat(16 * mebibyte - 33 + more)}"}`

@@ -59,7 +59,7 @@ describe("the hints of a tool", () => {
   const careful: Record<string, boolean> = { readOnly: false, destructive: true }
 
   for (const era of eras) {
-    it.live(`O-24: ${era}: are those that were declared, each alone, and no others; a plain tool has none`, () =>
+    it.live(`O-24: ${era}: a listed tool has exactly its declared hints, and a tool without hints has no annotations`, () =>
       Effect.gen(function*() {
         const cases = Object.entries(hints).flatMap(([hint, theirs]) => [
           { name: `${hint}-true`, declared: { [hint]: true }, expected: { [theirs]: true } },
@@ -85,7 +85,7 @@ describe("the hints of a tool", () => {
       }))
   }
 
-  it("O-24: that were not declared are not there, and a tool that is made of another one has no more of them", () => {
+  it("O-24: a tool has no hints that were not declared, and a copy of a tool has no more", () => {
     const plain = Tool.make("plain", { parameters: {}, handler: () => Effect.succeed("done") })
     for (const tool of [plain, { ...plain, name: "again" }]) {
       for (const hint of Object.keys(hints)) assert.notProperty(tool, hint)
@@ -97,7 +97,7 @@ describe("the hints of a tool", () => {
 
 for (const era of eras) {
   describe(`calls in the ${era} era`, () => {
-    it.live(`W-15: ${era}: tools are listed, called and refused, over HTTP`, () =>
+    it.live(`W-15: ${era}: a client lists and calls tools over HTTP, and reads refusals`, () =>
       Effect.gen(function*() {
         const url = yield* serve([add, place, broken, dies, slow, handed, closed])
         const client = yield* connect(url, { era })
@@ -137,7 +137,7 @@ for (const era of eras) {
         }
       }))
 
-    it.live(`W-15: ${era}: progress of numbers passes, and any other is a text; without a token there is none`, () =>
+    it.live(`W-15: ${era}: numeric progress passes, other progress becomes a text, and a call without a token has no progress`, () =>
       Effect.gen(function*() {
         const seen = yield* Queue.unbounded<unknown>()
         const counting = (isSeen: Effect.Effect<unknown>) =>
@@ -165,7 +165,7 @@ for (const era of eras) {
         assert.isFalse((yield* call(client, "quiet")).isError)
       }))
 
-    it.live(`W-15: ${era}: an approval is asked of the user: accepted, declined, not given, cancelled`, () =>
+    it.live(`W-15: ${era}: the user is asked for an approval, and accepts, declines or cancels`, () =>
       Effect.gen(function*() {
         const { paid, tool } = paying()
         const url = yield* serve([tool])
@@ -191,7 +191,7 @@ for (const era of eras) {
         assert.deepStrictEqual(paid, [7])
       }))
 
-    it.live(`W-15: ${era}: a client that cannot ask its user is refused an approval, and reads the question`, () =>
+    it.live(`W-15: ${era}: a call that needs approval is refused if the client cannot ask its user, and the client reads the question`, () =>
       Effect.gen(function*() {
         const { paid, tool } = paying()
         const client = yield* connect(yield* serve([tool, ...asking]), { era })
@@ -203,7 +203,7 @@ for (const era of eras) {
         assert.include(textOf(unasked), "How many seats?")
       }))
 
-    it.live(`W-15: ${era}: a question is a form where its schema is flat, else a text; an answer must fit`, () =>
+    it.live(`W-15: ${era}: a question with a flat schema is a form, any other is a text, and an answer must fit`, () =>
       Effect.gen(function*() {
         const url = yield* serve(asking)
         const rows: ReadonlyArray<readonly [name: string, given: Given, isError: boolean, text: string]> = [
@@ -233,7 +233,7 @@ for (const era of eras) {
         }
       }))
 
-    it.live(`W-15: ${era}: a handler that asked is started again with the answer and its state, and may ask again`, () =>
+    it.live(`W-15: ${era}: a handler that asked starts again with the answer and its state, and may ask again`, () =>
       Effect.gen(function*() {
         const attempts: Array<unknown> = []
         const book = Tool.make("book", {

@@ -55,7 +55,7 @@ const expectedOf = (ways: ReadonlyArray<Way>, isIdempotent: boolean) => {
   return { said, had }
 }
 
-describe("behind the seam", () => {
+describe("attempts behind the backend", () => {
   const failure = (reason: Backend.Failure["reason"], code?: number) =>
     Effect.fail(new Backend.Failure({ reason, message: `was ${reason}`, code }))
 
@@ -150,7 +150,7 @@ describe("behind the seam", () => {
   }
 
   for (const isIdempotent of [false, true]) {
-    it.effect(`W-14: each row of the table of attempts is kept, ${isIdempotent ? "" : "not "}idempotent`, () =>
+    it.effect(`W-14: every sequence of up to three attempts ends as the attempts table says, ${isIdempotent ? "" : "not "}idempotent`, () =>
       Effect.gen(function*() {
         const lines: Array<string> = []
         for (const { sequence } of rows.filter((row) => row.isIdempotent === isIdempotent)) {
@@ -167,7 +167,7 @@ describe("behind the seam", () => {
   }
 })
 
-describe("over HTTP", () => {
+describe("attempts over HTTP", () => {
   type Answer = (response: ServerResponse, id: unknown) => number | "held" | undefined
   const raw = (status: number, type: string, text: string): Answer => (response) => {
     response.writeHead(status, type === "" ? {} : { "content-type": type })
@@ -248,7 +248,7 @@ describe("over HTTP", () => {
     for (const [name, way] of Object.entries(ways)) {
       // The older protocol has one kind of result, all of whose members may be left out.
       if (era === "legacy" && name === "a result of another kind") continue
-      it.live(`W-14: each row of the table is kept: ${name} (${era})`, () =>
+      it.live(`W-14: repeated attempts over HTTP end as the attempts table says: ${name} (${era})`, () =>
         Effect.gen(function*() {
           let left = 0
           let sent = 0
@@ -294,7 +294,7 @@ describe("over HTTP", () => {
     }
   }
 
-  it.live("W-14: a call that is held is stopped by its time, and by its run, and the next has its answer", () =>
+  it.live("W-14: a timeout and an interruption each stop a held call over HTTP, and the next call has its answer", () =>
     Effect.gen(function*() {
       const held: Array<ServerResponse> = []
       let isHeld = true

@@ -57,7 +57,7 @@ const turn = Effect.promise(() => new Promise<void>((resolve) => setImmediate(re
 describe("the process of a server", { timeout: limit }, () => {
   for (const era of ["silent", "unready", "unlisted"] as const) {
     for (const stays of [[], ["stays"]]) {
-      it.live(`O-23: has ended when its handshake is interrupted (${era} ${stays.join()})`, () =>
+      it.live(`O-23: a server process has ended once its handshake is interrupted (${era} ${stays.join()})`, () =>
         Effect.gen(function*() {
           const { layer, living, started } = yield* scene
           const building = yield* Effect.forkChild(Effect.scoped(Layer.build(layer(era, ...stays))))
@@ -69,7 +69,7 @@ describe("the process of a server", { timeout: limit }, () => {
         }).pipe(Effect.scoped))
     }
 
-    it.effect(`O-23: has ended when its handshake takes too long (${era})`, () =>
+    it.effect(`O-23: a server process has ended once its handshake takes too long (${era})`, () =>
       Effect.gen(function*() {
         const { layer, living, started } = yield* scene
         const building = yield* Effect.forkChild(Effect.exit(Effect.scoped(Layer.build(layer(era, "stays")))))
@@ -90,7 +90,7 @@ describe("the process of a server", { timeout: limit }, () => {
       }).pipe(Effect.scoped))
   }
 
-  it.live("O-23: has ended wherever its opening is cut, and its second opening, too", () =>
+  it.live("O-23: a server process has ended wherever the opening of its connection is interrupted, again and again", () =>
     Effect.gen(function*() {
       const { layer, living } = yield* scene
       for (const era of ["legacy", "modern"] as const) {
@@ -105,7 +105,7 @@ describe("the process of a server", { timeout: limit }, () => {
     }).pipe(Effect.scoped))
 
   for (const era of ["silent", "unready", "unlisted", "legacy"] as const) {
-    it.live(`O-23: ends with this process (${era})`, () =>
+    it.live(`O-23: a server process ends with the client process (${era})`, () =>
       Effect.gen(function*() {
         const { layer, living, started } = yield* scene
         const building = yield* Effect.forkChild(
@@ -119,7 +119,7 @@ describe("the process of a server", { timeout: limit }, () => {
       }).pipe(Effect.scoped))
   }
 
-  it.live("O-23: is started again by a call, and the second has ended where its handshake is cut", () =>
+  it.live("O-23: a call starts a server process again, and the second process has ended once its handshake is interrupted", () =>
     Effect.gen(function*() {
       const { layer, living, started } = yield* scene
       yield* Effect.gen(function*() {
@@ -134,7 +134,7 @@ describe("the process of a server", { timeout: limit }, () => {
       assert.strictEqual(listeners(), 0)
     }).pipe(Effect.scoped))
 
-  it.live("O-26: that is busy gets its signal at once, without the seconds for which the SDK waits", () =>
+  it.live("O-26: a busy server process gets its signal at once, without the delay of the SDK", () =>
     Effect.gen(function*() {
       const { layer, living } = yield* scene
       yield* Effect.gen(function*() {

@@ -22,7 +22,7 @@ const contentOf = ({ messages }: ToolRunner.Result): string => String(messages[0
 const call = (name: string, args: Record<string, unknown> = {}) => Message.toolCall("c0", name, args)
 
 describe("tools of a server over HTTP", () => {
-  it.live("W-13: values, failures and progress of Heddle's own server, and the finalizer of a handler that is stopped", () =>
+  it.live("W-13: values, failures and progress of Heddle's own server arrive, and an interrupted handler runs its finalizer", () =>
     Effect.gen(function*() {
       const isStarted = yield* Deferred.make<void>()
       const isStopped = yield* Deferred.make<void>()
@@ -67,7 +67,7 @@ describe("tools of a server over HTTP", () => {
       }).pipe(Effect.provide(McpTools.layer({ url: `${url}/mcp` }, { prefix: "own_", trust: "annotations" })))
     }).pipe(Effect.scoped))
 
-  it.live("W-13: an approval and a question of Heddle's own server are put to the user, one after the other", () =>
+  it.live("W-13: the user is asked for an approval and then for an answer by Heddle's own server", () =>
     Effect.gen(function*() {
       const url = yield* serve([
         Tool.make("book", {
@@ -101,7 +101,7 @@ describe("tools of a server over HTTP", () => {
       ]))
     }).pipe(Effect.scoped))
 
-  it.live("W-14: a server that has forgotten the connection gets the call once, over the next one", () =>
+  it.live("W-14: a server that has forgotten the connection gets the call once, over the next connection", () =>
     Effect.gen(function*() {
       let isForgotten = false
       const methods: Array<string> = []
@@ -124,7 +124,7 @@ describe("tools of a server over HTTP", () => {
       }).pipe(Effect.provide(McpTools.layer({ url }, { approval: "none" })))
     }).pipe(Effect.scoped))
 
-  it.live("W-14: a call whose stream ends without its answer is unknown, and the calls beside it have theirs", () =>
+  it.live("W-14: a call whose stream ends without an answer has an unknown effect, and concurrent calls have their answers", () =>
     Effect.gen(function*() {
       const held: Array<ServerResponse> = []
       const methods: Array<string> = []
@@ -151,7 +151,7 @@ describe("tools of a server over HTTP", () => {
       }).pipe(Effect.provide(McpTools.layer({ url }, { approval: "none" })))
     }).pipe(Effect.scoped))
 
-  it.live("W-14: a stream of notices that ends at once is opened again once in a second, whatever the server says", () =>
+  it.live("W-14: a notification stream that ends at once opens again at most once a second, whatever the server says", () =>
     Effect.gen(function*() {
       const opened: Array<number> = []
       const url = yield* byHand((method, request, response) => {
@@ -167,7 +167,7 @@ describe("tools of a server over HTTP", () => {
       assert.isAbove(opened[1]! - opened[0]!, 900)
     }).pipe(Effect.scoped))
 
-  it.live("W-14: nothing waits once a layer is closed, a second and a third time, although its stream of notices was to open again", () =>
+  it.live("W-14: nothing waits once a layer is closed, a second and a third time, although its notification stream was to open again", () =>
     Effect.gen(function*() {
       let opened = 0
       const url = yield* byHand((method, request, response) => {
@@ -199,7 +199,7 @@ describe("tools of a server over HTTP", () => {
       }
     }).pipe(Effect.scoped))
 
-  it.live("W-14: a server that repeats the headers that it was sent puts no key before the model", () =>
+  it.live("W-14: a server that repeats the request headers shows the model no key", () =>
     Effect.gen(function*() {
       const url = yield* byHand((method, { headers }, response) => {
         if (method !== "tools/call") return undefined
@@ -217,7 +217,7 @@ describe("tools of a server over HTTP", () => {
       )))
     }).pipe(Effect.scoped))
 
-  it.live("W-14: definitions that are too large, too deep or too many are left out, and hidden signs of the others", () =>
+  it.live("W-14: tools leaves out too large, too deep and too many definitions, and strips hidden characters from the others", () =>
     Effect.gen(function*() {
       const deep: any = { type: "object" }
       for (let depth = 0, at = deep; depth < 500; depth++) at = at.properties = { type: "object" }
@@ -237,7 +237,7 @@ describe("tools of a server over HTTP", () => {
     }).pipe(Effect.scoped))
 
   for (const type of ["application/json", "text/event-stream"] as const) {
-    it.live(`W-14: an answer past maxMessageBytes ends the connection, as ${type}; headers are sent with each request`, () =>
+    it.live(`W-14: an answer past maxMessageBytes ends the connection, as ${type}, and each request has the headers`, () =>
       Effect.gen(function*() {
         const keys: Array<string | undefined> = []
         const url = yield* byHand((_, request) => void keys.push(request.headers["x-key"] as string | undefined), type)

@@ -17,9 +17,9 @@ ledger()
 
 const idle = "10 seconds"
 
-describe("tools of a server that is silent", () => {
+describe("calls of a silent server", () => {
   for (const moves of [0, 3]) {
-    it.live(`G79, G80: over HTTP, ${moves} pieces of progress, then silence: the server reads that the call is stopped`, () =>
+    it.live(`G79, G80: over HTTP, after ${moves} pieces of progress and then silence, the call times out and the server's handler is interrupted`, () =>
       Effect.gen(function*() {
         const isStarted = yield* Deferred.make<void>()
         const isStopped = yield* Deferred.make<void>()

@@ -61,7 +61,7 @@ interface Offered {
 
 describe("lists of tools", () => {
   property(
-    "O-52, W-14: what counts of a tool is what was first seen of it, and its name is its own while it is listed",
+    "O-52, W-14: a tool keeps its first seen definition and, while it is listed, its name",
     lists,
     ({ approval, first, other, steps }) => {
       const problems: Array<string> = []

@@ -79,7 +79,7 @@ describe("a wrong value of an option", () => {
   }
 
   for (const [name, values] of Object.entries(wrongOptions)) {
-    it(`O-11: ${name} is a defect that names it`, () => {
+    it(`O-11: a wrong ${name} is a defect that names the option`, () => {
       for (const value of values) {
         const make = () => McpTools.layer(right, { [name]: value } as McpTools.Options)
         assert.throws(
@@ -91,7 +91,7 @@ describe("a wrong value of an option", () => {
     })
   }
 
-  it("O-11: of a server is a defect that names it", () => {
+  it("O-11: a wrong option of an MCP server is a defect that names the option", () => {
     const servers: ReadonlyArray<readonly [server: object, name: string]> = [
       [{ name: "x", comand: "x" }, "command"],
       [{ name: "x" }, "command"],
@@ -108,7 +108,7 @@ describe("a wrong value of an option", () => {
     }
   })
 
-  it("O-11: of a server of tools is a defect that names it", () => {
+  it("O-11: a wrong option of McpServer.routes is a defect that names the option", () => {
     const wrong = { tools: "add", name: 1, version: 1, instructions: {}, legacy: "yes" }
     for (const [name, value] of Object.entries(wrong)) {
       const make = () => McpServer.routes({ [name]: value } as never)
@@ -124,7 +124,7 @@ describe("W-13: a tool that trust names, and that the server does not list", () 
   const refusal = (fake: Fake, trust: NonNullable<McpTools.Options["trust"]>, options: McpTools.Options = {}) =>
     Effect.map(opening(fake, trust, options), (result) => Result.isFailure(result) ? result.failure.message : "offered")
 
-  it.effect("W-13: is an McpUnavailable that names it, and the nearest one or all that there are", () =>
+  it.effect("W-13: an unlisted tool in trust is an McpUnavailable that names the nearest tool or all tools", () =>
     Effect.gen(function*() {
       const beginning = "the MCP server \"shop\" is not available: trust names the tool"
       const cases: ReadonlyArray<readonly [trust: Record<string, "annotations" | McpTools.Hints>, words: string]> = [
@@ -151,7 +151,7 @@ describe("W-13: a tool that trust names, and that the server does not list", () 
       assert.include(yield* refusal(new Fake([]), { search: {} }), "which the server does not list; it has no tools")
     }))
 
-  it.effect("W-13: is no error where it is listed and left out, where it has a hash, or where nothing is named", () =>
+  it.effect("W-13: trust may name a listed tool, a left out tool, an unlisted tool with a hash, or no tool", () =>
     Effect.gen(function*() {
       const task = { name: "research", execution: { taskSupport: "required" } }
       const definitions = [...listed("search", "pay", "pay"), task]
@@ -169,7 +169,7 @@ describe("W-13: a tool that trust names, and that the server does not list", () 
       }
     }))
 
-  it.effect("W-13: later is no error: it may come back, trusted as it was, over a second and a third connection, too", () => {
+  it.effect("W-13: a trusted tool may disappear later and comes back trusted, over a second and a third connection, too", () => {
     const fake = new Fake(listed("search", "pay"))
     const isAsking = Effect.map(McpTools.tools, (tools) => tools.map(({ approval, name }) => [name, approval]))
     return Effect.gen(function*() {
@@ -190,7 +190,7 @@ describe("W-13: a tool that trust names, and that the server does not list", () 
     }).pipe(Effect.provide(Servers.layerOf("shop", fake.connect, { trust: { pay: { destructive: false } } })))
   })
 
-  it.effect("W-13: of one server is no matter of another", () => {
+  it.effect("W-13: trust for one server does not depend on another server's tools", () => {
     const [shop, zoo] = [new Fake(listed("pay")), new Fake(listed("look"))]
     const both = (trust: McpTools.Options["trust"]) =>
       Layer.merge(
@@ -204,7 +204,7 @@ describe("W-13: a tool that trust names, and that the server does not list", () 
     })
   })
 
-  it.effect("W-13: has an error of a bounded length, without what people do not see", () =>
+  it.effect("W-13: the error for an unlisted tool is bounded in length, and has no invisible characters", () =>
     Effect.gen(function*() {
       const names = Array.from({ length: 1_000 }, (_, index) => `tool\u202e${index}${"x".repeat(1_000)}`)
       const message = yield* refusal(new Fake(listed(...names)), { [`${"y".repeat(1_000)}`]: {} })
@@ -217,7 +217,7 @@ describe("W-13: a tool that trust names, and that the server does not list", () 
 describe("options together", () => {
   for (const trust of Object.keys(trusts) as ReadonlyArray<keyof typeof trusts>) {
     for (const approval of Object.keys(approvals) as ReadonlyArray<keyof typeof approvals>) {
-      it.effect(`trust ${trust}, approval ${approval}: with each prefix, before and after a change, with and without answers`, () =>
+      it.effect(`trust ${trust}, approval ${approval}: tools and calls are as documented with each prefix, change and set of answers`, () =>
         Effect.gen(function*() {
           for (const prefix of prefixes) {
             for (const hasAnswers of [false, true]) {
@@ -285,7 +285,7 @@ describe("options together", () => {
     }
   }
 
-  it.effect("a server's second question, its second change and its second connection are as the first", () => {
+  it.effect("a server's second question, second change and second connection work like the first", () => {
     const fake = new Fake([definition])
     return Effect.gen(function*() {
       fake.answering = () =>

@@ -57,8 +57,8 @@ const listed = (name: string) =>
     (isListed) => isListed
   )
 
-describe("the server of all features", { timeout: limit }, () => {
-  it.live("W-13: has fourteen tools by default, of which the one that runs as a task is left out with its reason", () =>
+describe("the reference server", { timeout: limit }, () => {
+  it.live("W-13: the reference server offers fourteen tools by default, and the tool that runs as a task is left out with its reason", () =>
     Effect.gen(function*() {
       yield* listed("trigger-elicitation-request")
       const tools = yield* McpTools.tools
@@ -72,7 +72,7 @@ describe("the server of all features", { timeout: limit }, () => {
       assert.isTrue(tools.every(({ destructive, readOnly }) => destructive && !readOnly))
     }).pipe(Effect.provide(everything())))
 
-  it.live("W-13: has sixteen tools with roots and sampling, which list the roots and have the answer of a model", () =>
+  it.live("W-13: the reference server offers sixteen tools with roots and sampling, which list the roots and have a model's answer", () =>
     Effect.gen(function*() {
       yield* listed("trigger-sampling-request")
       yield* listed("get-roots-list")
@@ -94,7 +94,7 @@ describe("the server of all features", { timeout: limit }, () => {
         Effect.succeed({ text: `${maxTokens}: ${system} ${messages.map(Message.text).join()}`, model: "m-1" })
     }))))
 
-  it.live("W-13: a model's answer that the program does not give is declined, and the server reads no more of it", () =>
+  it.live("W-13: a program without onSample declines a sampling request, and the server reads nothing more", () =>
     Effect.gen(function*() {
       yield* listed("trigger-sampling-request")
       const declined = yield* text("trigger-sampling-request", { prompt: "What is new?" })
@@ -102,7 +102,7 @@ describe("the server of all features", { timeout: limit }, () => {
       assert.notInclude(declined, "canary-8843")
     }).pipe(Effect.provide(everything({ onSample: () => Effect.fail(new Error("canary-8843")) }))))
 
-  it.live("W-13: texts, images, structured content, failures, progress and environment arrive as Heddle's own", () =>
+  it.live("W-13: the reference server's texts, images, structured content, failures, progress and environment arrive", () =>
     Effect.gen(function*() {
       assert.strictEqual(yield* answer("echo", { message: "hi" }), "Echo: hi")
       const image = yield* answer("get-tiny-image")
@@ -122,7 +122,7 @@ describe("the server of all features", { timeout: limit }, () => {
       assert.include(progress[0] as {}, { total: 4 })
     }).pipe(Effect.provide(everything())))
 
-  it.live("W-13: its question is answered by onElicit, and declined with a reason that the model reads", () =>
+  it.live("W-13: onElicit answers a question of the reference server, and the model reads why a question was declined", () =>
     Effect.gen(function*() {
       const asked: Array<McpTools.Elicitation> = []
       const onElicit: McpTools.Options["onElicit"] = (elicitation) =>
@@ -139,7 +139,7 @@ describe("the server of all features", { timeout: limit }, () => {
       assert.include(declined, "the server holds the call open")
     }))
 
-  it.live("W-13: asks for an approval of each call that is not trusted, and runs it once it is given", () =>
+  it.live("W-13: a call of an untrusted tool waits for approval, and runs once approved", () =>
     Effect.gen(function*() {
       const tools = yield* McpTools.tools
       const asked = yield* Session.reply(Session.make(), "Echo", { tools })
@@ -173,7 +173,7 @@ const isAlive = (pid: number): boolean => Result.isSuccess(Result.try(() => proc
 
 describe("a hostile server", { timeout: limit }, () => {
   for (const era of ["legacy", "modern"] as const) {
-    it.live(`W-14: answers each call once, whatever it does (${era})`, () =>
+    it.live(`W-14: a call of a hostile server is answered once, whatever the server does (${era})`, () =>
       Effect.gen(function*() {
         assert.deepStrictEqual(yield* Effect.map(McpTools.leftOut, (left) => left.map(({ name }) => name)), [
           "malformed"
@@ -194,7 +194,7 @@ describe("a hostile server", { timeout: limit }, () => {
         assert.strictEqual(yield* text("twice"), "first")
       }).pipe(Effect.provide(hostile({}, era))))
 
-    it.live(`O-10: ${era}: what a server said of a call reaches the model, however it said it`, () => {
+    it.live(`O-10: ${era}: a hostile server's answer to a call reaches the model, whatever its form`, () => {
       const usable = { type: "text", text: "usable" }
       const misfit = "\n[the result violates the tool's output schema: "
       const cases: ReadonlyArray<readonly [tool: string, result: unknown, told: string | RegExp, isError?: boolean]> = [
@@ -253,7 +253,7 @@ describe("a hostile server", { timeout: limit }, () => {
     })
   }
 
-  it.live("W-14: is started again once for a burst of calls, of which those under way are unknown", () =>
+  it.live("W-14: a burst of calls starts a dead server once, and the running calls have an unknown effect", () =>
     Effect.gen(function*() {
       const starts = yield* counting
       yield* Effect.gen(function*() {
@@ -270,7 +270,7 @@ describe("a hostile server", { timeout: limit }, () => {
       assert.deepStrictEqual(pidsIn(starts).filter(isAlive), [])
     }).pipe(Effect.scoped))
 
-  it.live("W-14: one that dies in each call of an idempotent tool is called three times, and no more", () =>
+  it.live("W-14: a call of an idempotent tool is sent three times at most if the server dies in each call", () =>
     Effect.gen(function*() {
       const starts = yield* counting
       const content = yield* Effect.provide(text("dies"), hostile({ trust: "annotations" }, "modern", starts))
@@ -278,14 +278,14 @@ describe("a hostile server", { timeout: limit }, () => {
       assert.lengthOf(pidsIn(starts), 3)
     }).pipe(Effect.scoped))
 
-  it.live("W-14: a message past maxMessageBytes ends the connection, and the next call has another one", () =>
+  it.live("W-14: a message past maxMessageBytes ends the connection, and the next call has another connection", () =>
     Effect.gen(function*() {
       const content = yield* text("huge", { length: 200_000 })
       assert.include(content, "unknown_effect")
       assert.strictEqual((yield* text("huge", { length: 20_000 })).length, 20_000)
     }).pipe(Effect.provide(hostile({ maxMessageBytes: 100_000 }))))
 
-  it.live("W-14: a tool that could not be read, and can be in its second list, is left out no more", () =>
+  it.live("W-14: an unreadable tool is offered once a later list makes it readable", () =>
     Effect.gen(function*() {
       const leftOut = Effect.map(McpTools.leftOut, (left) => left.map(({ name }) => name))
       assert.deepStrictEqual(yield* leftOut, ["malformed"])
@@ -294,7 +294,7 @@ describe("a hostile server", { timeout: limit }, () => {
       assert.deepStrictEqual(yield* leftOut, [])
     }).pipe(Effect.provide(hostile())))
 
-  it.live("W-14: a tool that it changes in a call is denied to the run, and untrusted in the next", () =>
+  it.live("W-14: a tool that its server changes in a call is denied to the run, and untrusted in the next run", () =>
     Effect.gen(function*() {
       const tools = yield* McpTools.tools
       assert.strictEqual(contentOf(yield* ToolRunner.run([Message.toolCall("c", "changes")], tools)), "changed")
@@ -309,7 +309,7 @@ describe("a hostile server", { timeout: limit }, () => {
     }).pipe(Effect.provide(hostile())))
 
   for (const era of ["legacy", "modern"] as const) {
-    it.live(`W-13: a question within a call is put to the user, and the call continues with the answer (${era})`, () =>
+    it.live(`W-13: the user answers a server's question within a call, and the call continues with the answer (${era})`, () =>
       Effect.gen(function*() {
         const tools = yield* McpTools.tools
         const asked = yield* Session.reply(Session.make(), "Book", { tools })
@@ -327,7 +327,7 @@ describe("a hostile server", { timeout: limit }, () => {
       ])))
   }
 
-  it.live("W-13: a stop of the run is a cancellation on the wire, and the server is gone with its layer", () =>
+  it.live("W-13: an interrupted run sends a cancellation, and the server process ends with its layer", () =>
     Effect.gen(function*() {
       const starts = yield* counting
       yield* Effect.gen(function*() {
@@ -344,7 +344,7 @@ describe("a hostile server", { timeout: limit }, () => {
       assert.deepStrictEqual(pidsIn(starts).filter(isAlive), [])
     }).pipe(Effect.scoped))
 
-  it.live("W-14: one that ends when it is asked before its handshake is an older one, and is started again for that", () =>
+  it.live("W-14: a server that ends before its handshake is taken for an older server, and is started again", () =>
     Effect.gen(function*() {
       const starts = yield* counting
       const content = yield* Effect.provide(text("odd_name"), hostile({}, "fragile", starts))
@@ -352,7 +352,7 @@ describe("a hostile server", { timeout: limit }, () => {
       assert.lengthOf(pidsIn(starts), 2)
     }).pipe(Effect.scoped))
 
-  it.live("W-14: one that does not leave is killed with its layer", () =>
+  it.live("W-14: a server that does not exit is killed with its layer", () =>
     Effect.gen(function*() {
       const starts = yield* counting
       assert.strictEqual(
@@ -362,7 +362,7 @@ describe("a hostile server", { timeout: limit }, () => {
       yield* until("the end", Effect.sync(() => pidsIn(starts).filter(isAlive)), (alive) => alive.length === 0)
     }).pipe(Effect.scoped))
 
-  it.live("W-14: a program that is not there, or says why it ends, is McpUnavailable with the reason", () =>
+  it.live("W-14: a missing program, or a program that ends with a reason, is McpUnavailable with that reason", () =>
     Effect.gen(function*() {
       const none = McpTools.layer({ name: "none", command: "no-such-program-of-heddle" })
       assert.include((yield* Effect.flip(Effect.provide(McpTools.tools, none))).message, "no-such-program-of-heddle")

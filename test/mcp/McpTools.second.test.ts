@@ -40,8 +40,8 @@ const settle = Effect.andThen(
   McpTools.tools
 )
 
-describe("a name that was another tool's", () => {
-  it.effect("O-52: is free for the tool of another server once its own is gone, a second and a third time", () => {
+describe("a tool name that another tool had", () => {
+  it.effect("O-52: a tool name is free for another server's tool once its own tool is gone, a second and a third time", () => {
     const [shop, zoo] = [new Fake([{ name: "pay" }]), new Fake([{ name: "look" }])]
     return Effect.gen(function*() {
       assert.deepStrictEqual(yield* namesNow, ["pay", "look"])
@@ -64,7 +64,7 @@ describe("a name that was another tool's", () => {
     }).pipe(Effect.provide([Layer.merge(layerOf(shop), layerOf(zoo, {}, "zoo")), quiet]))
   })
 
-  it.effect("O-52: is kept no longer than its tool, whatever a server lists", () => {
+  it.effect("O-52: a tool name is kept no longer than its tool, whatever a server lists", () => {
     const fake = new Fake([{ name: "a" }])
     return Effect.gen(function*() {
       const { named } = yield* McpTools.McpTools
@@ -76,7 +76,7 @@ describe("a name that was another tool's", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("O-52: two servers of one name have their own tools of one name, each with its calls", () => {
+  it.effect("O-52: servers of one name keep their own tools of one name, each with its own calls", () => {
     const fakes = [new Fake([{ name: "pay" }]), new Fake([{ name: "pay" }]), new Fake([{ name: "pay" }])]
     const [first, second, third] = fakes.map((fake) => layerOf(fake))
     return Effect.gen(function*() {
@@ -89,14 +89,14 @@ describe("a name that was another tool's", () => {
   })
 })
 
-describe("a list", () => {
+describe("a tool list", () => {
   const counting = (fake: Fake) => {
     let lists = 0
     fake.listing = () => Effect.sync(() => void lists++)
     return { taken: () => lists }
   }
 
-  it.effect("W-14: is asked for once by each connection, and once more by each change", () => {
+  it.effect("W-14: a connection lists its tools once, and once more after each change", () => {
     const fake = new Fake([{ name: "look" }])
     const { taken } = counting(fake)
     return Effect.gen(function*() {
@@ -112,7 +112,7 @@ describe("a list", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-14: that changes while a connection opens is asked for again, at the second opening, too, and then no more", () => {
+  it.effect("W-14: a list that changes while a connection opens is listed again, at the second opening, too, and then no more", () => {
     const fake = new Fake([{ name: "look" }])
     let isChanging = true
     let lists = 0
@@ -137,7 +137,7 @@ describe("a list", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-14: that changed while it failed is asked for once by the next connection", () => {
+  it.effect("W-14: a list that changed while it failed is listed once by the next connection", () => {
     const fake = new Fake([{ name: "look" }])
     return Effect.gen(function*() {
       for (let round = 0; round < 2; round++) {
@@ -156,7 +156,7 @@ describe("a list", () => {
     }).pipe(Effect.provide([layerOf(fake), quiet]))
   })
 
-  it.live("W-13: has the tools of all its pages, and what is left out of each, at the second list, too", () =>
+  it.live("W-13: a list has the tools of all pages, and the left out tools of each page, at the second listing, too", () =>
     Effect.gen(function*() {
       const plain = { type: "object" }
       const pages = [
@@ -189,7 +189,7 @@ describe("a list", () => {
 })
 
 describe("a connection", () => {
-  it.effect("W-14: that says once more that it is lost, or has changed, does nothing to the one behind it", () => {
+  it.effect("W-14: a replaced connection that reports another loss or change does not affect its successor", () => {
     const fake = new Fake([{ name: "look" }])
     let lists = 0
     fake.listing = () => Effect.sync(() => void lists++)
@@ -206,7 +206,7 @@ describe("a connection", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-14: is tried five times by each burst of calls, the second burst as the first", () => {
+  it.effect("W-14: a connection is tried five times for each burst of calls, the second burst like the first", () => {
     const fake = new Fake([{ name: "look" }])
     return Effect.gen(function*() {
       const tools = yield* McpTools.tools
@@ -229,8 +229,8 @@ describe("a connection", () => {
   })
 })
 
-describe("a call", () => {
-  it.effect("W-14: has ten answers to its questions, the second as the first, and what it declined in no other's result", () => {
+describe("a call of an MCP tool", () => {
+  it.effect("W-14: each call has ten answers for its server's questions, and only its own declined questions in its result", () => {
     const fake = new Fake([{ name: "pay" }])
     let elicited = 0
     const onElicit = () => Effect.sync(() => (elicited++, { action: "cancel" } as const))
@@ -254,7 +254,7 @@ describe("a call", () => {
     })
   })
 
-  it.effect("W-13: is given its answers of its last round alone, at the second and the third question", () => {
+  it.effect("W-13: each round of a call carries the answers of the previous round only", () => {
     const fake = new Fake([{ name: "pay" }])
     const schema = { type: "object", properties: { n: { type: "integer" } } }
     fake.answering = ({ responses }) => {
@@ -283,7 +283,7 @@ describe("a call", () => {
     }).pipe(Effect.provide(layerOf(fake, { onElicit })))
   })
 
-  it.effect("W-13: shows its own progress, and none of it once it has its result", () => {
+  it.effect("W-13: a call shows its own progress, and no progress after its result", () => {
     const fake = new Fake([{ name: "look" }])
     const reports: Array<(value: unknown) => void> = []
     fake.answering = (_, progress) =>
@@ -302,7 +302,7 @@ describe("a call", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.live("W-13: has a progress token of its own, and one that comes again under it shows nothing", () =>
+  it.live("W-13: a call has its own progress token, and progress under an earlier call's token shows nothing", () =>
     Effect.gen(function*() {
       const tokens: Array<unknown> = []
       const url = yield* byHand(

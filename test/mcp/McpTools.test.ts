@@ -50,7 +50,7 @@ const flags = ({ approval, destructive, idempotent, name, openWorld, readOnly }:
 })
 
 describe("the tools of a server", () => {
-  it.effect("W-13: have names that providers allow, a prefix, capped descriptions and their schema without its dialect", () => {
+  it.effect("W-13: tools have names that providers allow, a prefix, capped descriptions and their schema without its dialect", () => {
     const inputSchema = {
       $schema: "https://json-schema.org/draft/2020-12/schema",
       type: "object",
@@ -77,7 +77,7 @@ describe("the tools of a server", () => {
 
   const namesNow = Effect.map(McpTools.tools, (tools) => tools.map(({ name }) => name))
 
-  it.effect("O-52: two of one name of a server have names of their own, the exact one first, and one warning tells of each other", () => {
+  it.effect("O-52: two tools of a server with one name get distinct names, the exact one first, and one warning for each other", () => {
     const fake = new Fake([{ name: "a/b" }, { name: "a b" }, { name: "a_b" }, { name: "a.b" }, { name: "a.b" }])
     const { layer, messages } = warnings()
     return Effect.gen(function*() {
@@ -102,7 +102,7 @@ describe("the tools of a server", () => {
     }).pipe(Effect.provide([layerOf(fake), layer]))
   })
 
-  it.effect("O-52: a server takes no name away from the tool of another, whatever it lists later, nor its approval", () => {
+  it.effect("O-52: a server takes no name or approval away from another server's tool, whatever it lists later", () => {
     const [first, second] = [new Fake([pay]), new Fake([look])]
     const { layer, messages } = warnings()
     return Effect.gen(function*() {
@@ -121,7 +121,7 @@ describe("the tools of a server", () => {
     }).pipe(Effect.provide([Layer.merge(layerOf(first), layerOf(second, {}, "zoo")), layer]))
   })
 
-  it.effect("O-52: a server that lists its tools for ever keeps no run of another server waiting", () => {
+  it.effect("O-52: a server that never finishes its list delays no run of another server", () => {
     const [deaf, other] = [new Fake([pay]), new Fake([look])]
     return Effect.gen(function*() {
       deaf.listing = () => Effect.never
@@ -132,7 +132,7 @@ describe("the tools of a server", () => {
     }).pipe(Effect.provide(Layer.merge(layerOf(deaf), layerOf(other, {}, "zoo"))))
   })
 
-  it.effect("O-38: of trusted annotations those alone that say readOnlyHint keep a call from an approval; your own hints say less", () =>
+  it.effect("O-38: of trusted annotations only readOnlyHint spares a call its approval, and hints in trust say less", () =>
     Effect.gen(function*() {
       const hints = [undefined, true, false]
       const definitions = hints.flatMap((readOnlyHint) =>
@@ -174,7 +174,7 @@ describe("the tools of a server", () => {
       assert.sameMembers(facts, ["t_undefined_undefined", "t_undefined_true", "t_false_undefined", "t_false_true"])
     }))
 
-  it.effect("W-13: of several servers are there together, however their layers are put together", () =>
+  it.effect("W-13: the tools of several servers are offered together, however their layers are composed", () =>
     Effect.gen(function*() {
       const names = Effect.map(McpTools.tools, (tools) => tools.map(({ name }) => name))
       const first = () => layerOf(new Fake([look]))
@@ -184,7 +184,7 @@ describe("the tools of a server", () => {
       assert.deepStrictEqual(yield* Effect.provide(Effect.provide(names, first()), second()), ["look", "pay"])
     }))
 
-  it.effect("W-13: count as destructive and wait for an approval, whatever they say, unless they are trusted", () =>
+  it.effect("W-13: untrusted tools count as destructive and wait for approval, whatever their annotations say", () =>
     Effect.gen(function*() {
       const told = (options: McpTools.Options) =>
         Effect.provide(Effect.map(McpTools.tools, (tools) => tools.map(flags)), layerOf(new Fake([look, pay]), options))
@@ -217,7 +217,7 @@ describe("the tools of a server", () => {
       assert.include(facts[0], { server: "shop", name: "look", isTrusted: false, isChanged: false, destructive: true })
     }))
 
-  it.effect("W-13: one that runs as a task only, or cannot be read, is left out with its reason, and the rest works", () => {
+  it.effect("W-13: a tool that only runs as a task, or is unreadable, is left out with its reason, and the others work", () => {
     const fake = new Fake([
       { name: "research", execution: { taskSupport: "required" } },
       { name: "broken", inputSchema: { type: "string" } },
@@ -231,14 +231,14 @@ describe("the tools of a server", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it("an option that does not exist is a defect that names the nearest one", () => {
+  it("an unknown option is a defect that names the nearest option", () => {
     const make = () => McpTools.layer({ name: "x", command: "x" }, { prefx: "y" } as McpTools.Options)
     assert.throws(make, /prefix/)
   })
 })
 
-describe("what a call comes to", () => {
-  it.effect("W-13: structured content is the value, texts are one, and images and files are parts", () => {
+describe("the result of a call", () => {
+  it.effect("W-13: structured content becomes the value, texts are joined, and images and files become parts", () => {
     const fake = new Fake([look])
     const content = (answer: Backend.Response) => {
       fake.answering = () => Effect.succeed(answer)
@@ -285,7 +285,7 @@ describe("what a call comes to", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-13: isError is an McpToolFailed, whose text the model reads; an error of the protocol is a crash with its code", () => {
+  it.effect("W-13: isError becomes an McpToolFailed with text for the model, and a protocol error a crash with its code", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const errors: Array<unknown> = []
@@ -313,7 +313,7 @@ describe("what a call comes to", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-13: progress is shown, a stop interrupts the call, and a span gets the facts", () => {
+  it.effect("W-13: progress is shown, an interruption interrupts the call, and a span gets the facts", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const isShown = yield* Deferred.make<void>()
@@ -348,7 +348,7 @@ describe("what a call comes to", () => {
     }).pipe(Effect.provide(layerOf(fake, { trust: "annotations" })))
   })
 
-  it.effect("W-13: the span of a call has the facts of the protocol, and a server gets the trace only where it propagates", () =>
+  it.effect("W-13: the span of a call has the protocol's facts, and a server gets the trace only with propagate", () =>
     Effect.gen(function*() {
       const seen = (options: McpTools.Options, isTraced = true) => {
         const fake = new Fake([look])
@@ -381,7 +381,7 @@ describe("what a call comes to", () => {
       assert.deepStrictEqual((yield* seen({ propagate: true }, false)).meta, {})
     }))
 
-  it.effect("W-13: the facts are on the span of the call although the span is made at its end, and on no other", () => {
+  it.effect("W-13: a span made when its call ends still has the call's facts, and no other span has them", () => {
     const fake = new Fake([look])
     fake.answering = () => Effect.fail(new Backend.Failure({ reason: "rpc", message: "no such tool", code: -32602 }))
     const { spans, tracer } = recording()
@@ -399,7 +399,7 @@ describe("what a call comes to", () => {
 })
 
 describe("a tool that changes", () => {
-  it.effect("W-13: holds from the next run on, untrusted again; a call that the run began with is denied and not sent", () => {
+  it.effect("W-13: a changed tool applies from the next run, untrusted, and the current run's call is denied and not sent", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const tools = yield* McpTools.tools
@@ -479,7 +479,7 @@ describe("O-51: the hash of a tool", () => {
   }
 
   for (const [field, change] of Object.entries(changedFields)) {
-    it.effect(`O-51: ${field}, changed alone, makes it another tool: untrusted, asked about, and denied to calls of before`, () => {
+    it.effect(`O-51: a change of ${field} alone makes another tool: untrusted, subject to approval, and denied to earlier calls`, () => {
       const fake = new Fake([{ name: "look", ...whole }])
       return Effect.gen(function*() {
         const [before] = yield* McpTools.tools
@@ -501,7 +501,7 @@ describe("O-51: the hash of a tool", () => {
   }
 
   for (const [field, change] of Object.entries(sameFields)) {
-    it.effect(`O-51: ${field}, changed alone, leaves it what it is`, () => {
+    it.effect(`O-51: a change of ${field} alone keeps the tool as it was`, () => {
       const fake = new Fake([{ name: "look", ...whole }])
       return Effect.gen(function*() {
         const [before] = yield* McpTools.tools
@@ -515,7 +515,7 @@ describe("O-51: the hash of a tool", () => {
 })
 
 describe("a list that changes", () => {
-  it.effect("W-14: again and again while it is listed keeps no run waiting", () => {
+  it.effect("W-14: a list that keeps changing while it is read keeps no run waiting", () => {
     const fake = new Fake([look])
     fake.listing = () => Effect.sync(() => fake.listener?.changed())
     return Effect.gen(function*() {
@@ -525,7 +525,7 @@ describe("a list that changes", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-14: a second time while it is listed is listed once more, and the last is what holds", () => {
+  it.effect("W-14: a list that changes while it is read is read once more, and the last version applies", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const gate = yield* Deferred.make<void>()
@@ -540,7 +540,7 @@ describe("a list that changes", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-13: goes with the layer of its server, and leaves those of others", () =>
+  it.effect("W-13: a server's tools go with its layer, and other servers' tools stay", () =>
     Effect.gen(function*() {
       const memo = yield* Layer.makeMemoMap
       const [first, second] = [yield* Scope.make(), yield* Scope.make()]
@@ -553,7 +553,7 @@ describe("a list that changes", () => {
       yield* Scope.close(first, Exit.void)
     }))
 
-  it.effect("W-14: and is not told leaves the server, and the next call asks it anew", () => {
+  it.effect("W-14: a server whose changed list cannot be read is disconnected, and the next call lists it again", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const tools = yield* McpTools.tools
@@ -570,7 +570,7 @@ describe("a list that changes", () => {
 })
 
 describe("an approval of a tool that changes", () => {
-  it.effect("W-13: is for the tool as it was, and refused for what it is by then, also by another process", () => {
+  it.effect("W-13: an approval is for the tool as it was, and is refused for the changed tool, also in another process", () => {
     const fake = new Fake([pay])
     return Effect.gen(function*() {
       const options = Effect.map(McpTools.tools, (tools) => ({ tools }))
@@ -616,7 +616,7 @@ describe("questions of a server", () => {
     }
   }
 
-  it.effect("W-13: are put to the user, and the call continues with its state, live and in another process", () => {
+  it.effect("W-13: the user is asked a server's question, and the call continues with its state, live and in another process", () => {
     const fake = new Fake([pay])
     answering(fake)
     return Effect.gen(function*() {
@@ -652,7 +652,7 @@ describe("questions of a server", () => {
     )
   })
 
-  it.effect("W-13: are answered by onElicit, and declined with a reason where no answer could be checked", () => {
+  it.effect("W-13: onElicit answers a server's questions, and a question whose answer could not be checked is declined with a reason", () => {
     const fake = new Fake([pay])
     answering(fake)
     return Effect.gen(function*() {
@@ -680,7 +680,7 @@ describe("questions of a server", () => {
     })
   })
 
-  it.effect("W-13: of an older server, which holds the call, are put to the user for idempotent tools only", () =>
+  it.effect("W-13: the user is asked an older server's question, which holds the call open, only for idempotent tools", () =>
     Effect.gen(function*() {
       for (const isIdempotent of [false, true]) {
         const fake = new Fake([pay])
@@ -714,12 +714,12 @@ describe("questions of a server", () => {
     }))
 })
 
-describe("a server that asks for the answer of a model", () => {
+describe("a server that asks for a model's answer", () => {
   const sampling: Backend.Sampling = { messages: [Message.user("Which city?")], maxTokens: 5 }
   const onSample: McpTools.Options["onSample"] = ({ messages, server }) =>
     Effect.succeed({ text: `${server}: ${Message.text(messages[0]!)}`, model: "m" })
 
-  it.effect("W-13: gets it from the program with its other answers, and is declined where that fails", () => {
+  it.effect("W-13: onSample answers a server's sampling request beside its other requests, and a failing onSample declines", () => {
     const fake = new Fake([pay])
     fake.answering = ({ responses }) =>
       Effect.succeed(
@@ -750,7 +750,7 @@ describe("a server that asks for the answer of a model", () => {
     })
   })
 
-  it.effect("W-14: and floods it with questions has ten answers in a call, and none without one", () => {
+  it.effect("W-14: a server that floods the program with questions has ten answers in a call, and none outside a call", () => {
     const fake = new Fake([pay])
     let elicited = 0
     let sampled = 0
@@ -776,7 +776,7 @@ describe("a server that asks for the answer of a model", () => {
     }).pipe(Effect.provide(layerOf(fake, options)))
   })
 
-  it.effect("W-14: and declined, a flood of questions is not one of words for the model, nor of keys", () => {
+  it.effect("W-14: a flood of declined questions floods the model with neither text nor keys", () => {
     const fake = new Fake([pay])
     const flood = Effect.suspend(() =>
       Effect.forEach(Array.from({ length: 500 }), () => fake.listener!.elicit({ message: "?".repeat(5_000) }))
@@ -794,7 +794,7 @@ describe("a server that asks for the answer of a model", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-14: or its user, and breaks the program, is declined and reads nothing of it", () => {
+  it.effect("W-14: a server whose question breaks onElicit is declined, and reads nothing about the error", () => {
     const fake = new Fake([pay])
     fake.answering = () =>
       Effect.map(fake.listener!.elicit({ message: "?", schema: {} }), (answer) => said(JSON.stringify(answer)))
@@ -804,7 +804,7 @@ describe("a server that asks for the answer of a model", () => {
     }).pipe(Effect.provide(layerOf(fake, { onElicit })))
   })
 
-  it("a root that is no file is a defect that names it", () => {
+  it("a root that is not a file address is a defect that names the root", () => {
     const make = () => McpTools.layer({ name: "x", command: "x" }, { roots: [{ uri: "https://a.example" }] })
     assert.throws(
       make,
@@ -813,8 +813,8 @@ describe("a server that asks for the answer of a model", () => {
   })
 })
 
-describe("a question of an older server while several calls are under way", () => {
-  it.effect("W-13: is declined, and each of them says so to the model", () => {
+describe("a question of an older server while several calls run", () => {
+  it.effect("W-13: an older server's question is declined while several calls run, and each call tells the model so", () => {
     const fake = new Fake([pay])
     return Effect.gen(function*() {
       const isAnswered = yield* Deferred.make<void>()
@@ -837,8 +837,8 @@ describe("a question of an older server while several calls are under way", () =
   })
 })
 
-describe("a connection that is lost", () => {
-  it.effect("W-14: is opened again once for all calls that wait, later each time, and its tools are listed anew", () => {
+describe("a lost connection", () => {
+  it.effect("W-14: a lost connection opens again once for all waiting calls, with growing delays, and its tools are listed anew", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const tools = yield* McpTools.tools
@@ -854,7 +854,7 @@ describe("a connection that is lost", () => {
     }).pipe(Effect.provide(layerOf(fake)))
   })
 
-  it.effect("W-14: fails the calls that wait for it once it was tried five times, and is tried again by the next", () => {
+  it.effect("W-14: calls that wait for a lost connection fail after five tries, and the next call tries again", () => {
     const fake = new Fake([look])
     return Effect.gen(function*() {
       const tools = yield* McpTools.tools
@@ -869,7 +869,7 @@ describe("a connection that is lost", () => {
   })
 
   for (const isIdempotent of [true, false]) {
-    it.effect(`W-14: leaves a call under way unknown, unless its tool is idempotent (${isIdempotent})`, () => {
+    it.effect(`W-14: a lost connection leaves a running call unknown, unless its tool is idempotent (${isIdempotent})`, () => {
       const fake = new Fake([pay])
       fake.answering = () => fake.requests.length === 1 ? fake.lose : Effect.succeed(said("paid"))
       return Effect.gen(function*() {
@@ -881,7 +881,7 @@ describe("a connection that is lost", () => {
     })
   }
 
-  it.effect("W-14: a server that is not there is McpUnavailable, and what was opened is closed with its scope", () =>
+  it.effect("W-14: an unreachable server is McpUnavailable, and an open connection closes with its scope", () =>
     Effect.gen(function*() {
       const none = new Fake([look])
       none.refusals = 1
