@@ -162,7 +162,7 @@ describe("O-13: a null for an optional member", () => {
     [Script.text("done"), Script.finish("stop")]
   ])
 
-  it.effect("O-13: a null is absent in a run, an approval, edited arguments and a StreamingToolExecutor", () =>
+  it.effect("O-13: a null for an optional member is absent in a run, an approval, edited arguments and a StreamingToolExecutor", () =>
     Effect.gen(function*() {
       got.length = 0
       yield* Chat.run("go", { tools: [book(false)] }).pipe(Effect.provide(model))

@@ -431,7 +431,7 @@ describe("Tool.content on a wire", () => {
   const gemini = (parts: ReadonlyArray<Message.Part>) =>
     bodyOf((url) => Gemini.layer(url), Gemini.body(Gemini.chunk([{ text: "ok" }]), Gemini.finish("STOP")), parts)
 
-  it.effect("M-19: Anthropic gets blocks in the tool_result, and a line for unsupported content", () =>
+  it.effect("M-19: Anthropic gets content blocks in the tool_result, and a line for unsupported content", () =>
     Effect.gen(function*() {
       const body = yield* anthropic([text, image, paper, archive])
       assert.deepStrictEqual(body.messages.at(-1).content[0].content, [

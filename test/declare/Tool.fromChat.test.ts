@@ -48,14 +48,14 @@ const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Too
 const halt = Tool.make("halt", { parameters: {}, handler: () => Effect.succeed(Tool.halt("enough", 1)) })
 
 describe("Tool.fromChat", () => {
-  it.effect("the final text of the run is the result of the call", () =>
+  it.effect("the result of a Tool.fromChat call is the final text of its run", () =>
     Effect.gen(function*() {
       const events = succeeded(yield* Simulation.run(parentOf(agent(() => child([says("found it")])))))
       assert.deepStrictEqual(answerOf(events), { content: "found it", isError: false })
       assert.strictEqual(resultOf(events).outcome._tag, "Completed")
     }))
 
-  it.effect("the events of the run are nested under the call id, whole and in order", () =>
+  it.effect("the events of a nested run are nested under its call id, whole and in order", () =>
     Effect.gen(function*() {
       const echo = Tool.make("echo", { parameters: {}, handler: () => Effect.succeed("echo") })
       const events = succeeded(
@@ -82,7 +82,7 @@ describe("Tool.fromChat", () => {
       assert.deepStrictEqual(own.map((event) => event.name), ["agent"])
     }))
 
-  it.effect("no text of the run is lost, also of text read at once", () =>
+  it.effect("no text of a nested run is lost, also of text read at once", () =>
     Effect.gen(function*() {
       const text = Array.from({ length: 500 }, (_, index) => `${index} `)
       const script = [...text.map((delta) => Script.text(delta)), Script.finish("stop")]
@@ -91,7 +91,7 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(heard.join(""), text.join(""))
     }))
 
-  it.effect("events after the end of the run do not change its result", () =>
+  it.effect("events after the end of a nested run do not change its result", () =>
     Effect.gen(function*() {
       const late: Event.Event = { _tag: "TextDelta", id: null, delta: "late" }
       const tool = agent(() => child([says("answer")]).pipe(Stream.concat(Stream.make(late)), Stream.rechunk(100)))
@@ -106,7 +106,7 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(resultOf(events).outcome._tag, "Completed")
     }))
 
-  it.effect("a run without an answer is a failure that names its reason", () =>
+  it.effect("a nested run without an answer is a failure that names its reason", () =>
     Effect.gen(function*() {
       const cases: ReadonlyArray<readonly [Child, string]> = [
         [child([calls("ask"), says("never")], { tools: [ask] }), "ask_user: Which city?"],
@@ -122,14 +122,14 @@ describe("Tool.fromChat", () => {
       }
     }))
 
-  it.effect("the text of a run that ends at maxTurns is the result of the call", () =>
+  it.effect("the text of a nested run that ends at maxTurns is the result of the call", () =>
     Effect.gen(function*() {
       const run = child([[Script.text("as far as I got"), ...calls("none")]], { maxTurns: 1 })
       const events = succeeded(yield* Simulation.run(parentOf(agent(() => run))))
       assert.deepStrictEqual(answerOf(events), { content: "as far as I got", isError: false })
     }))
 
-  it.effect("a run that cannot start is a failure of its call", () =>
+  it.effect("a nested run that cannot start is a failure of its call", () =>
     Effect.gen(function*() {
       const run = child([[Script.preflightError("authentication_failed")]])
       const { content, isError } = answerOf(succeeded(yield* Simulation.run(parentOf(agent(() => run)))))
@@ -137,7 +137,7 @@ describe("Tool.fromChat", () => {
       assert.include(content, "authentication_failed")
     }))
 
-  it.effect("`result` builds the result of the call from the whole run", () =>
+  it.effect("`result` builds the result of the call from the whole nested run", () =>
     Effect.gen(function*() {
       const asking = Tool.fromChat("agent", {
         parameters: {},
@@ -158,7 +158,7 @@ describe("Tool.fromChat", () => {
       })
     }))
 
-  it.effect("the run and its handlers are interrupted with the call", () =>
+  it.effect("a nested run and its handlers are interrupted with their call", () =>
     Effect.gen(function*() {
       const program = Effect.gen(function*() {
         const recorder = yield* Recorder.make
@@ -174,7 +174,7 @@ describe("Tool.fromChat", () => {
       assert.deepStrictEqual([report.millis, report.sleeping], [50, 0])
     }))
 
-  it.effect("a blocking run is stopped softly with the run around it, and its answer counts", () =>
+  it.effect("a blocking nested run is stopped softly with the outer run, and its answer counts", () =>
     Effect.gen(function*() {
       const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.sleep("1 hour") })
       const tool = agent(() => child([[Script.text("part "), ...calls("slow")], says("never")], { tools: [slow] }), {
@@ -189,7 +189,7 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(report.millis, 50)
     }))
 
-  it.effect("the run has no timeout by default", () =>
+  it.effect("a Tool.fromChat call has no timeout by default", () =>
     Effect.gen(function*() {
       const chat = () => child([[Script.delay("2 hours"), ...says("late")]])
       const patient = succeeded(yield* Simulation.run(parentOf(agent(chat))))
@@ -199,7 +199,7 @@ describe("Tool.fromChat", () => {
       assert.strictEqual(hasty.millis, 60_000)
     }))
 
-  it.effect("law 11: the run ignores toolTimeout, and the gates of its call keep toolTimeout", () =>
+  it.effect("law 11: a nested run ignores toolTimeout, and the gates of its call keep toolTimeout", () =>
     Effect.gen(function*() {
       const guarded = agent(() => child([says("never")]), { authorize: () => Effect.never })
       const report = yield* Simulation.run(parentOf(guarded, { toolTimeout: 50 }))
@@ -212,7 +212,7 @@ describe("Tool.fromChat", () => {
       assert.deepStrictEqual(answerOf(succeeded(patient)), { content: "done", isError: false })
     }))
 
-  it.effect("gates and sibling policies apply to the call as to any call", () =>
+  it.effect("gates and sibling policies apply to a Tool.fromChat call as to any call", () =>
     Effect.gen(function*() {
       const denied = agent(() => child([says("never")]), { authorize: () => false })
       assert.include(answerOf(succeeded(yield* Simulation.run(parentOf(denied)))).content, "Permission denied")
@@ -234,7 +234,7 @@ describe("Tool.fromChat", () => {
       assert.include(answerOf(events).content, "cancelled")
     }))
 
-  it.effect("text deltas read together are merged only within one text", () =>
+  it.effect("text deltas of a nested run read together are merged only within one text", () =>
     Effect.gen(function*() {
       const delta = (id: string | null, delta: string): Event.Event => ({ _tag: "TextDelta", id, delta })
       const deltas = [delta("a", "1"), delta("a", "2"), delta("b", "3"), delta(null, "4"), delta("a", "5")]
@@ -247,7 +247,7 @@ describe("Tool.fromChat", () => {
       )
     }))
 
-  it.effect("the run is built from the call and its decoded arguments, and not from invalid arguments", () =>
+  it.effect("a nested run is built from the call and its decoded arguments, and not from invalid arguments", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const tool = Tool.fromChat("agent", {

@@ -407,7 +407,7 @@ describe("G79: the time that a nested run only waits for permits", () => {
       assert.deepStrictEqual(yield* ran(29, { idle: 30, total: 100 }), [100, failed("doing", "100 ms in total")])
     }))
 
-  it.effect("waiting for the permit that a handler lent to its run does not count as idle", () =>
+  it.effect("waiting for the permit that a handler lent to its own run does not count as idle", () =>
     Effect.gen(function*() {
       const inside = () => ToolRunner.run(calling("leaf"), typed(held("leaf", 10)))
       // The other call gets the permit before the run inside does, or behind it.
@@ -417,7 +417,7 @@ describe("G79: the time that a nested run only waits for permits", () => {
       assert.notInclude(String(content), "timeout")
     }))
 
-  it.effect("waiting counts as idle where another call of the handler's runs is at work", () =>
+  it.effect("waiting for a permit counts as idle where another call of the handler's runs is at work", () =>
     Effect.gen(function*() {
       const busy = ToolRunner.run(calling("busy"), typed(held("busy", 500, account)))
       const ran = (inside: () => Effect.Effect<unknown, any, any>) =>
@@ -445,7 +445,7 @@ describe("G79: the time that a nested run only waits for permits", () => {
       assert.strictEqual(at, 501)
     }))
 
-  it.effect("waiting does not count as idle in a nested run whose cancel is an effect", () =>
+  it.effect("waiting for a permit does not count as idle in a nested run whose cancel is an effect", () =>
     Effect.gen(function*() {
       yield* Effect.forkChild(ToolRunner.run(calling("busy"), typed(held("busy", 500, account))), {
         startImmediately: true

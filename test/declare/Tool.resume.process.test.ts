@@ -7,7 +7,7 @@ import { bundle } from "../../scratchpad/crash/bundle.ts"
 import { bound, limit } from "../support/until.ts"
 
 describe("a killed handler with resumable questions", { timeout: limit }, () => {
-  it.live("W-29: the handler receives each answer once, killed at any boundary and again in its recovery", () =>
+  it.live("W-29: a handler with two resumable questions receives each answer once, killed at any boundary and in its recovery", () =>
     Effect.gen(function*() {
       const program = yield* Effect.promise(() => bundle(join(import.meta.dirname, "../fixtures/killedAsking.ts")))
       const { attempts, kills, points, violations } = yield* everyKill(program, { timeout: bound, again: "random" })

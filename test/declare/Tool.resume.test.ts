@@ -57,7 +57,7 @@ const whole = [
 const conversation = ["user Book", "assistant", "tool 3 seats: yes", "assistant Enjoy."]
 
 describe("Tool.askUser with resume", () => {
-  it.effect("W-29: the handler receives answer and state in a new attempt with the same key, for each question", () =>
+  it.effect("W-29: a handler that asks with resume receives answer and state in a new attempt with the same key", () =>
     Effect.gen(function*() {
       const { attempts, tools } = booking()
       const asked = yield* Session.reply(Session.make(), "Book", { tools })
@@ -85,7 +85,7 @@ describe("Tool.askUser with resume", () => {
       assert.lengthOf(new Set(attempts.map(({ key }) => key)), 1)
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: a handler with two questions asks its approval once, and its gate before and after the approval", () =>
+  it.effect("W-29: a handler that asks with resume asks its approval once, and its gate before and after the approval", () =>
     Effect.gen(function*() {
       const gates: Array<string> = []
       const { attempts, tools } = booking({
@@ -102,7 +102,7 @@ describe("Tool.askUser with resume", () => {
       assert.deepStrictEqual(gates, ["c0", "c0"])
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: the state appears in no event, public or raw, and in no run result", () =>
+  it.effect("W-29: the resume state appears in no event, public or raw, and in no run result", () =>
     Effect.gen(function*() {
       const { tools } = booking()
       const events: Array<Event.Event> = []
@@ -122,7 +122,7 @@ describe("Tool.askUser with resume", () => {
       assert.include(JSON.stringify(asked.session), "c4n4ry")
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: the events of a question keep the laws, and without a session the question ends the run", () =>
+  it.effect("W-29: the events of a resumable question keep the laws, and without a session the question ends the run", () =>
     Effect.gen(function*() {
       const { tools } = booking()
       const events = yield* Stream.runCollect(Chat.stream("Book", { tools }))
@@ -131,7 +131,7 @@ describe("Tool.askUser with resume", () => {
       assert.strictEqual(last?._tag === "ChatCompleted" && last.result.outcome._tag, "AskUser")
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: the events of a run fold to the session of the run, with the state", () =>
+  it.effect("W-29: the events of a run fold to the session of the run, with the resume state", () =>
     Effect.gen(function*() {
       const { tools } = booking()
       const start = Session.make()
@@ -145,7 +145,7 @@ describe("Tool.askUser with resume", () => {
       assert.deepStrictEqual(folded.suspensions, session.suspensions)
     }).pipe(Effect.provide(Script.layer(replies))))
 
-  it.effect("W-29: an expired question is answered with its default answer, and without a default the call is denied", () =>
+  it.effect("W-29: an expired resumable question is answered with its default, and without a default the call is denied", () =>
     Effect.gen(function*() {
       for (const [defaultAnswer, expected] of [[2, "tool got 2"], [undefined, "denied"]] as const) {
         const ask = Tool.make("book", {
@@ -193,7 +193,7 @@ describe("Tool.askUser with resume", () => {
       replies[1]
     ]))))
 
-  it.effect("W-29: a handler of a sub-agent receives answer and state in a new attempt", () =>
+  it.effect("W-29: a handler of a sub-agent receives answer and resume state in a new attempt", () =>
     Effect.gen(function*() {
       const { attempts, tools } = booking()
       const agent = Tool.fromChat("agent", { parameters: {}, chat: () => Chat.stream("Book", { tools }) })
@@ -229,7 +229,7 @@ for (const [name, store] of Object.entries(stores)) {
       return Array.from(yield* Stream.runCollect(read("s")), ({ record }) => record)
     })
 
-    it.effect("W-29: the journal has each question, answer and attempt in order, with each step in a fresh session", () =>
+    it.effect("W-29: the journal has each resumable question, answer and attempt in order, with each step in a fresh session", () =>
       Effect.gen(function*() {
         const { attempts, tools } = booking()
         const opened = yield* Session.open("s")
@@ -273,7 +273,7 @@ for (const [name, store] of Object.entries(stores)) {
         ])
       }).pipe(Effect.provide(Layer.merge(Script.layer(replies), store)), Effect.scoped))
 
-    it.effect("W-29: a snapshot keeps a waiting question, and an answer whose attempt has not run", () =>
+    it.effect("W-29: a snapshot keeps a resumable question, and an answer whose attempt has not run", () =>
       Effect.gen(function*() {
         const { attempts, tools } = booking()
         yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "Book", { tools }))

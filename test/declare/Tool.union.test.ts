@@ -68,7 +68,7 @@ describe("O-14: parameters whose root is a choice", () => {
     }))
 
   for (const [name, parameters] of Object.entries(sources)) {
-    it.effect(`O-14: the parameters are sent as one object: ${name}`, () =>
+    it.effect(`O-14: parameters whose root is a choice are sent as one object: ${name}`, () =>
       Effect.gen(function*() {
         const schema = yield* offered(parameters)
         assert.strictEqual(schema["type"], "object")
@@ -194,7 +194,7 @@ const called = [
 ]
 
 describe("O-14: a tool whose parameters cannot be one object", () => {
-  it.effect("O-14: the tool is left out with a warning, its call is of an unknown tool, and the turn continues", () =>
+  it.effect("O-14: a tool that cannot be one object is left out with a warning, its call is unknown, and the turn continues", () =>
     Effect.gen(function*() {
       const logs: Array<unknown> = []
       const logger = Logger.make(({ message }) => logs.push(message))
@@ -230,7 +230,7 @@ describe("O-14: a tool whose parameters cannot be one object", () => {
       assert.notProperty(whole, "leftOutTools")
     }))
 
-  it.effect("O-14: a toolChoice that forces the left-out tool fails the run as unknown_tool", () =>
+  it.effect("O-14: a toolChoice that forces a left-out tool fails the run as unknown_tool", () =>
     Effect.gen(function*() {
       const error = yield* Effect.flip(
         Chat.run("go", { tools, toolChoice: { name: "elsewhere" } }).pipe(Effect.provide(Script.layer(called)))
@@ -239,7 +239,7 @@ describe("O-14: a tool whose parameters cannot be one object", () => {
       assert.include(error.message, "has no target")
     }))
 
-  it.effect("O-14: a call of the left-out tool fails the turn under `unknownTool: \"failTurn\"`", () =>
+  it.effect("O-14: a call of a left-out tool fails the turn under `unknownTool: \"failTurn\"`", () =>
     Effect.gen(function*() {
       const policy: Policy.Policy = { ...Policy.standard, start: "afterTurn", unknownTool: "failTurn" }
       const error = yield* Effect.flip(
@@ -252,7 +252,7 @@ describe("O-14: a tool whose parameters cannot be one object", () => {
 describe("O-14: a request of the program's own", () => {
   const protocols = { Chunks, Responses, Anthropic, Gemini }
   for (const [name, { stream }] of Object.entries(protocols)) {
-    it.effect(`O-14: ${name} sends each tool as one object, and leaves out a tool that cannot be one object`, () =>
+    it.effect(`O-14: a direct request of ${name} sends each tool as one object, and leaves out a tool that cannot be one object`, () =>
       Effect.scoped(Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ status: 400, pieces: ["{}"] }))
         const parameters = { type: "object", anyOf: [a, b] }

@@ -153,7 +153,7 @@ const change = (world: World, step: typeof Change.Type): void => {
 
 describe("generated admission sequences", () => {
   it.prop(
-    "law 4, R-381, R-382, R-384: generated sequences keep the bound, the barrier and the order, and no call waits that may start",
+    "law 4, R-381, R-382, R-384: generated sequences keep the bound, the barrier and the order, and no call that may start waits",
     [Sequence],
     ([{ bound, queue, changes }]) => {
       const tickets = queue.map((isExclusive, index) => ({ index, isExclusive }))

@@ -66,7 +66,7 @@ describe("the consequence of an answer", () => {
     )
   })
 
-  it("CF-1: whether a consequence skips waiting calls is an option for itself", () => {
+  it("CF-1: a separate option decides whether a consequence skips waiting calls", () => {
     const gentle = Batches.consequenceOf(rules(), crashed, false)
     assert.deepStrictEqual(gentle, {
       isForAll: false,

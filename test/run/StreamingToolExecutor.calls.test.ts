@@ -168,7 +168,7 @@ describe("StreamingToolExecutor: calls", () => {
       assert.strictEqual(asked.length, 4)
     }))
 
-  it.effect("R-385: a call whose concurrency function throws or returns nothing valid runs by itself", () =>
+  it.effect("R-385: a call whose concurrency function throws, or returns an invalid value, runs by itself", () =>
     Effect.gen(function*() {
       const warnings: Array<unknown> = []
       const logger = Logger.make<unknown, void>(({ logLevel, message }) => void warnings.push([logLevel, message]))

@@ -46,7 +46,7 @@ const answeredAt = (line: ReadonlyArray<readonly [number, string, string]>) =>
 const named = (abandoned: ReadonlyArray<Event.Abandoned> | undefined) => abandoned?.map(({ id, name }) => [id, name])
 
 describe("a handler whose children do not stop", () => {
-  it.effect("M-01: the handler is answered at once, and its place is free one grace period later", () =>
+  it.effect("M-01: a handler whose child does not stop is answered at once, and its place is free one grace period later", () =>
     Effect.gen(function*() {
       const tools = [parent(children.deaf), Tools.echo]
       const options = { maxConcurrency: 1, grace: 1000 }
@@ -59,7 +59,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepStrictEqual(named(value.abandoned), [["c0", "parent"]])
     }))
 
-  it.effect("M-01: a call of the next turn takes the place, also when it comes up in the same millisecond", () =>
+  it.effect("M-01: a call of the next turn takes the place of a handler with a live child, also in the same millisecond", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "parent"), Script.finish("tool_calls")],
@@ -80,7 +80,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: a call behind a refused exclusive call takes the place given up at that time", () =>
+  it.effect("M-01: a call behind a refused exclusive call takes the place that a handler with a live child gives up", () =>
     Effect.gen(function*() {
       const model = Script.layer([
         [Script.toolCall("c0", "parent"), Script.finish("tool_calls")],
@@ -98,7 +98,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepStrictEqual(answers, [["c0", "Ok"], ["c1", "Error"], ["c2", "Ok"]])
     }))
 
-  it.effect("M-01: the handler keeps its keyed and application permits as long as its place, also permits it had waited for", () =>
+  it.effect("M-01: a handler keeps keyed and application permits as long as its place for its child, also permits it had waited for", () =>
     Effect.gen(function*() {
       const limits = [{ key: "one", permits: 1 }]
       const tools = [parent(children.deaf, { limits }), { ...Tools.echo, limits }]
@@ -117,7 +117,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: the place is free when the child ends within the grace period, or after the grace period", () =>
+  it.effect("M-01: the place of a handler is free when its child ends within the grace period, or after the grace period", () =>
     Effect.gen(function*() {
       const tools = [parent(children.slow), Tools.echo]
       for (const [grace, at] of [[5000, 4010], [1000, 1010]] as const) {
@@ -152,7 +152,7 @@ describe("a handler whose children do not stop", () => {
       assert.deepStrictEqual(named(value.abandoned), [["c0", "parent"]])
     }))
 
-  it.effect("M-01: the end of the run adds no second grace period", () =>
+  it.effect("M-01: the end of the run adds no second grace period for a live child", () =>
     Effect.gen(function*() {
       for (const [millis, at] of [[600, 1010], [5, 1010], [3000, 3000]] as const) {
         const { value, ...run } = yield* elapsed(
@@ -163,7 +163,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: an interrupted run waits for the child no longer than one grace period", () =>
+  it.effect("M-01: an interrupted run waits for a live child no longer than one grace period", () =>
     Effect.gen(function*() {
       for (const stopAt of [5, 510]) {
         const run = ToolRunner.run(calling("parent"), [parent(children.deaf)], { grace: 1000 })
@@ -197,7 +197,7 @@ describe("a handler whose children do not stop", () => {
   }
 
   for (const [how, tool] of Object.entries(ways)) {
-    it.effect(`M-01: a later call starts, and the run names the handler, after ${how}`, () =>
+    it.effect(`M-01: a later call starts, and the run names the handler whose child lives, after ${how}`, () =>
       Effect.gen(function*() {
         const executor = Executor.layer({ execute: Executor.direct.execute })
         for (const layer of [undefined, executor]) {
@@ -213,7 +213,7 @@ describe("a handler whose children do not stop", () => {
       }))
   }
 
-  it.effect("M-01: under every policy, early or not, a later call starts, and the result names the handler", () =>
+  it.effect("M-01: under every policy, early or not, a later call starts, and the result names the handler whose child lives", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
         for (const readOnly of [false, true]) {
@@ -236,7 +236,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: a StreamingToolExecutor starts a later call one grace period after the handler", () =>
+  it.effect("M-01: a StreamingToolExecutor starts a later call one grace period after a handler whose child lives", () =>
     Effect.scoped(Effect.gen(function*() {
       const executor = yield* StreamingToolExecutor.make({ maxParallel: 1, grace: 1000 })
       yield* executor.addTool(
@@ -287,7 +287,7 @@ describe("a handler whose children do not stop", () => {
       }
     }))
 
-  it.effect("M-01: an error policy that fails the run does so within the grace period", () =>
+  it.effect("M-01: an error policy that fails the run does so within the grace period of a live child", () =>
     Effect.gen(function*() {
       const failing: Tool.Any = {
         ...parent(children.deaf),

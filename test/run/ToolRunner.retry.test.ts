@@ -52,7 +52,7 @@ describe("the retries of a blocking tool", () => {
     const isNext = until > stopAt
     const expected: ReadonlyArray<Entry> = [["start", 0], ["end", 20], ...isNext ? later : []]
 
-    it.effect(`M-41: no attempt starts after a soft stop ${name}, and the last failure is the answer`, () =>
+    it.effect(`M-41: no attempt of a blocking tool starts after a soft stop ${name}, and the last failure is the answer`, () =>
       Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const { at, value } = yield* elapsed(
@@ -64,7 +64,7 @@ describe("the retries of a blocking tool", () => {
         assert.notProperty(value, "abandoned")
       }))
 
-    it.effect(`M-41: no attempt starts after the deadline ${name}`, () =>
+    it.effect(`M-41: no attempt of a blocking tool starts after the deadline ${name}`, () =>
       Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const { at } = yield* elapsed(
@@ -74,7 +74,7 @@ describe("the retries of a blocking tool", () => {
         assert.strictEqual(at, until)
       }))
 
-    it.effect(`M-41: no attempt starts after an interruption ${name}`, () =>
+    it.effect(`M-41: no attempt of a blocking tool starts after an interruption ${name}`, () =>
       Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const fiber = yield* Effect.forkChild(ToolRunner.run(calls, [tool], { grace: 1000 }), {
@@ -105,7 +105,7 @@ describe("the retries of a blocking tool", () => {
         }
       }))
 
-    it.effect(`M-41: no attempt starts after StreamingToolExecutor was discarded ${name}`, () =>
+    it.effect(`M-41: no attempt of a blocking tool starts after StreamingToolExecutor was discarded ${name}`, () =>
       Effect.scoped(Effect.gen(function*() {
         const { log, tool } = flaky(schedule)
         const executor = yield* StreamingToolExecutor.make({ grace: 1000 })
@@ -118,7 +118,7 @@ describe("the retries of a blocking tool", () => {
       })))
   }
 
-  it.effect("M-41: without a stop the tool is attempted as often as its schedule allows, and the schedule receives each failure", () =>
+  it.effect("M-41: without a stop a blocking tool is attempted as often as its schedule allows, and the schedule receives each failure", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const schedule = Schedule.recurs(3).pipe(Schedule.while(({ input }) => seen.push(input) > 0))

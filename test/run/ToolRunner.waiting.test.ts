@@ -49,7 +49,7 @@ const beside = (declared: Declared, permits: number, floor: Floor, stop: "leave"
 
 describe("ToolRunner: a blocking call that has not started", () => {
   for (const [what, declared, permits] of waits) {
-    it.effect(`law 3, law 11, R-395: a call waiting for ${what} is interrupted at once when the run is interrupted`, () =>
+    it.effect(`law 3, law 11, R-395: a blocking call waiting for ${what} is interrupted at once when the run is interrupted`, () =>
       Effect.gen(function*() {
         const floor = new Floor()
         const report = yield* beside(declared, permits, floor, "leave")
@@ -58,7 +58,7 @@ describe("ToolRunner: a blocking call that has not started", () => {
         assertClean(floor, report.sleeping)
       }))
 
-    it.effect(`J-20, R-398: a call waiting for ${what} is answered as cancelled when the run is stopped softly`, () =>
+    it.effect(`J-20, R-398: a blocking call waiting for ${what} is answered as cancelled when the run is stopped softly`, () =>
       Effect.gen(function*() {
         const floor = new Floor()
         const report = yield* beside(declared, permits, floor, "cancel")
