@@ -56,7 +56,7 @@ const places: Readonly<Record<string, Effect.Effect<Place, never, any>>> = {
 describe("a withdrawal and a delivery at once, by two processes", () => {
   for (const [name, where] of Object.entries(places)) {
     it.live(
-      `either the withdrawal or the delivery of a message counts, and both processes see the same result: ${name}`,
+      `G49: either the withdrawal or the delivery of a message counts, and both processes see the same result: ${name}`,
       () =>
         Effect.gen(function*() {
           const place = yield* where as Effect.Effect<Place>
