@@ -430,7 +430,7 @@ const law = (knobs: Knobs) =>
     Effect.provideService(References.MinimumLogLevel, "None")
   )
 
-describe("appends that hang or come late, beside every way of stopping", () => {
+describe("hanging and late appends, beside every way to stop a run", () => {
   property("O-46, O-47, O-64, O-76: a handler starts with its durable start or never", knobs, law, 1_000, [
     // A sub-agent left its claim before the append that its run had under way.
     { id: "O-48", seed: "1326461440", at: 113, size: 4 }

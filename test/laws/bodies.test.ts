@@ -29,7 +29,7 @@ const sample = (
     return all
   })
 
-describe("every body", () => {
+describe("every request body", () => {
   property(
     "O-12: is well-formed UTF-16",
     Bodies.drawn,
@@ -52,7 +52,7 @@ describe("every body", () => {
   )
 
   it.live(
-    "O-14, O-67: is what the official SDK of its protocol would let a program send",
+    "O-14, O-67: the official SDK of its protocol accepts every request body",
     () =>
       Effect.gen(function*() {
         const bodies = (yield* sample(shareOf(600), process.env["HEDDLE_SEED"] ?? "bodies")).flat()
@@ -244,7 +244,7 @@ const scores = (
   }))
 }
 
-describe("mistakes that are planted", () => {
+describe("planted mistakes in request bodies", () => {
   const drawn = Effect.runSync(Effect.cached(sample(80, "planted")))
 
   const all = (found: Readonly<Record<string, Score>>): void => {
@@ -254,19 +254,19 @@ describe("mistakes that are planted", () => {
     }
   }
 
-  it.live("O-12: five kinds of halves are found, in every body that has a place for them", () =>
+  it.live("O-12: the law of UTF-16 finds five planted kinds of half surrogate pairs, in every run with a place for them", () =>
     Effect.map(
       drawn,
       (runs) =>
-        all(scores(runs, halves, (spoilt) =>
-          spoilt.map((run) =>
-            run.some(({ body }) =>
-              Bodies.wellFormed(body).length > 0
-            )
-          )))
+        all(
+          scores(runs, halves, (spoilt) =>
+            spoilt.map((run) =>
+              run.some(({ body }) => Bodies.wellFormed(body).length > 0)
+            ))
+        )
     ))
 
-  it.live("O-06, O-66: five ways to say something else than before are found, in every run of several turns", () =>
+  it.live("O-06, O-66: the law of extension finds five planted changes of earlier messages, in every run of several turns", () =>
     Effect.map(
       drawn,
       (runs) =>
@@ -277,7 +277,7 @@ describe("mistakes that are planted", () => {
         ))
     ))
 
-  it.live("O-17, O-66: five wrong ways to name calls are found, in every body that has a place for them", () =>
+  it.live("O-17, O-66: the law of names finds five planted wrong call ids, in every body with a place for them", () =>
     Effect.map(sample(400, "ids"), (runs) => {
       const first = runs.flatMap(([body]) => body === undefined ? [] : [body])
       all(Object.fromEntries(
@@ -294,7 +294,7 @@ describe("mistakes that are planted", () => {
     }))
 
   it.live(
-    "O-14, O-67: five misfits are found, in every body that has a place for them",
+    "O-14, O-67: the SDK types find five planted misfits, in every run with a place for them",
     () =>
       Effect.map(drawn, (runs) =>
         all(scores(runs, types, (spoilt) => {

@@ -58,7 +58,7 @@ const says = (report: EveryStep.Report, pattern: RegExp): void =>
 const correct = Executor.layer(Executor.direct)
 
 describe("broken executors", () => {
-  it.effect("the correct executor: nothing is found, whatever the timeouts are and in whatever order handlers end", () =>
+  it.effect("the correct executor breaks no law, with and without timeouts and in every order of handlers", () =>
     Effect.gen(function*() {
       for (const timeout of ["30 seconds", Duration.infinity] as const) {
         const report = yield* stopped(correct, timeout)
@@ -71,7 +71,7 @@ describe("broken executors", () => {
       assert.strictEqual(explored.findings.length, 1)
     }))
 
-  it.effect("an orphan after abort breaks \"lifetime\", where a handler runs when the run is stopped", () =>
+  it.effect("an executor that orphans handlers breaks \"lifetime\", where a handler runs when the run is stopped", () =>
     Effect.gen(function*() {
       const report = yield* stopped(Broken.orphaning)
       assert.deepStrictEqual(lawsOf(report), ["lifetime"])
@@ -81,7 +81,7 @@ describe("broken executors", () => {
       assert.isTrue(report.violations.some(({ stop }) => stop === "soft"))
     }))
 
-  it.effect("a lost answer breaks \"answers\": the call is left without one, and the run does not end", () =>
+  it.effect("an executor that loses answers breaks \"answers\": the call stays unanswered, and the run does not end", () =>
     Effect.gen(function*() {
       const report = yield* stopped(Broken.losing, Duration.infinity)
       assert.include(lawsOf(report), "answers")
@@ -95,7 +95,7 @@ describe("broken executors", () => {
       assert.deepStrictEqual(report.violations, [])
     }))
 
-  it.effect("a double start breaks \"starts\"", () =>
+  it.effect("an executor that starts handlers twice breaks \"starts\"", () =>
     Effect.gen(function*() {
       const report = yield* stopped(Broken.doubling)
       assert.include(lawsOf(report), "starts")
@@ -103,7 +103,7 @@ describe("broken executors", () => {
       says(report, /^write \(call c2\) was started twice$/)
     }))
 
-  it.effect("a broken barrier breaks \"concurrency\"", () =>
+  it.effect("an executor that ignores the barrier of an exclusive call breaks \"concurrency\"", () =>
     Effect.gen(function*() {
       const report = yield* stopped(Broken.unbarred)
       assert.deepStrictEqual(lawsOf(report), ["concurrency"])
@@ -135,7 +135,7 @@ describe("broken executors", () => {
       says(report, /^the arguments of call "c0" cannot be written as JSON$/)
     }))
 
-  it.effect("M-01: a handler that returns while its child does not stop holds nothing up; one that hides it breaks \"lifetime\"", () =>
+  it.effect("M-01: a handler whose child does not stop breaks no law, and an executor that hides the child breaks \"lifetime\"", () =>
     Effect.gen(function*() {
       const parent = Tool.make("wait", {
         parameters: {},
@@ -156,7 +156,7 @@ describe("broken executors", () => {
       assert.isTrue(report.violations.some(({ law, stop }) => law === "lifetime" && stop === "none"))
     }))
 
-  it.effect("M-07: a run within the run that is cut off from it breaks \"lifetime\": the result does not name what it left", () =>
+  it.effect("M-07: a nested run severed from its run breaks \"lifetime\": the result does not name its abandoned handler", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("deaf", {
         parameters: {},
@@ -191,7 +191,7 @@ describe("broken executors", () => {
       assert.isTrue(report.violations.some(({ law, stop }) => law === "lifetime" && stop === "none"))
     }))
 
-  it.effect("a thread that depends on order is found by the explorer, with the orders that lead to each", () =>
+  it.effect("the explorer finds a thread that depends on the order of handlers, and names the order behind each variant", () =>
     Effect.gen(function*() {
       const explored = yield* ordered(Broken.numbering)
       assert.strictEqual(explored.findings.length, 6)

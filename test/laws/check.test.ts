@@ -151,7 +151,7 @@ const unnamed = (records: ReadonlyArray<Journal.Record>, changes: ReadonlyArray<
   )
 }
 
-describe("a journal that is not as it was written", () => {
+describe("a changed journal", () => {
   property(
     "O-04: a record that is removed, doubled or moved is named, or the journal means the same",
     programs,
@@ -198,7 +198,7 @@ describe("a journal that is not as it was written", () => {
     60
   )
 
-  it.effect("O-04: each member of the records behind the last fingerprint that has a place is held to it", () =>
+  it.effect("O-04: Journal.check names a wrong member, a doubled and a removed record where no fingerprint follows", () =>
     Effect.gen(function*() {
       const program = { turns: [turn("report", "approval"), turn("question")], agents: {}, isFinalizing: false }
       const records = yield* wholeOf(program)
@@ -238,7 +238,7 @@ describe("a journal that is not as it was written", () => {
       }
     }))
 
-  it.effect("O-04: a command that is there twice is named, also at the end", () =>
+  it.effect("O-04: Journal.check names a doubled command at the end of a journal", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const asks = Script.layer([[Script.toolCall("c0", "pick", {}), Script.finish("tool_calls")]])
@@ -258,7 +258,7 @@ describe("a journal that is not as it was written", () => {
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("O-04: a snapshot is followed alike with the records before it and without them", () =>
+  it.effect("O-04: Journal.check passes a snapshot with and without the earlier records, and names a record missing around it", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       const untruncated = { ...store, truncate: () => Effect.void }

@@ -24,7 +24,7 @@ const laws = (played: Case, trace: Trace): ReadonlyArray<string> => [
   ...Lawful.texts(played, trace)
 ]
 
-describe("laws of a run that is not stopped", () => {
+describe("the events of a run that is not stopped", () => {
   property(
     "X-01, X-03, X-07, X-08: laws 1 to 6, 8 and 9, U-1 to U-6, U-8, and CF-3, hold for any script under any policy",
     cases,

@@ -273,7 +273,7 @@ const scenarios: ReadonlyArray<Scenario> = [
 
 describe("runs of every kind", () => {
   for (const { name, tried } of scenarios) {
-    it.effect(`laws 1 to 5, 9 and 11, U-1 to U-5, hold wherever they are stopped: ${name}`, () =>
+    it.effect(`laws 1 to 5, 9 and 11, U-1 to U-5, hold wherever a run is stopped: ${name}`, () =>
       Effect.gen(function*() {
         const limit = Math.max(10, shareOf(1000))
         const report = yield* tried({ limit })
@@ -287,7 +287,7 @@ describe("runs of every kind", () => {
       }))
   }
 
-  it.effect("nothing is forgotten between any three operations of a run", () =>
+  it.effect("a run stopped behind any three operations breaks no law", () =>
     Effect.gen(function*() {
       const everything = { policy: { ...Policy.standard, start: "onCallReady" }, deadline: "3 seconds" } as const
       const { tried } = chat("everything", [turn(["look", "refuse"])], { ...everything, grace: "1 second" })
@@ -295,7 +295,7 @@ describe("runs of every kind", () => {
       assert.deepStrictEqual(report.violations, [])
     }))
 
-  it.effect("a connection that takes its time to open is closed all the same, and once", () =>
+  it.effect("a run closes a slowly opening connection exactly once, wherever the run is stopped", () =>
     Effect.gen(function*() {
       let opened = 0
       let closed = 0

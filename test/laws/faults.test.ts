@@ -63,7 +63,7 @@ const answered = (call: States.Call, content: string): States.Call => {
   return { _tag: "Answered", attempt, idempotencyKey, toolCall, message: Message.tool(toolCall.id, content) }
 }
 
-describe("Q-11: the observer of every test finds", () => {
+describe("the observer of the tests", () => {
   const faults: Record<string, (state: States.State) => boolean> = {
     "a fold that forgets a call": changed("Answered", () => undefined),
     "an intent that is applied before it is durable": changed("Asked", ({ attempt, idempotencyKey, toolCall }) => ({
@@ -78,7 +78,7 @@ describe("Q-11: the observer of every test finds", () => {
     "the end of a sub-agent that is joined from memory": changed("Started", (call) => answered(call, "inside done"))
   }
   for (const [name, fault] of Object.entries(faults)) {
-    it.effect(name, () =>
+    it.effect(`Q-11: the observer finds ${name}`, () =>
       Effect.gen(function*() {
         const { found, isPlanted } = yield* observed(fault)
         assert.isTrue(isPlanted)
@@ -86,13 +86,13 @@ describe("Q-11: the observer of every test finds", () => {
       }))
   }
 
-  it.effect("nothing where nothing is planted", () =>
+  it.effect("Q-11: the observer finds nothing where no fault is planted", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* observed(() => false), { isPlanted: false, found: [] })
     }))
 })
 
-describe("Q-11: Journal.check finds", () => {
+describe("Journal.check", () => {
   const records = Effect.gen(function*() {
     yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "go", { tools: [work, inner] }))
     const store = yield* Session.Store
@@ -118,7 +118,7 @@ describe("Q-11: Journal.check finds", () => {
       record._tag === "RunStarted" ? [record, { ...record, requestId: "other" }] : [record]
   }
   for (const [name, fault] of Object.entries(faults)) {
-    it.effect(name, () =>
+    it.effect(`Q-11: Journal.check finds ${name}`, () =>
       Effect.gen(function*() {
         const whole = yield* records
         assert.deepStrictEqual(Journal.check(whole), [])
@@ -127,8 +127,8 @@ describe("Q-11: Journal.check finds", () => {
   }
 })
 
-describe("Q-11: the suite for stores finds", () => {
-  it.effect("a store that does not check at an append who has written meanwhile", () =>
+describe("the suite for stores", () => {
+  it.effect("Q-11: the suite finds a store that appends without a version check", () =>
     Effect.gen(function*() {
       const careless = Layer.effect(
         Session.Store,

@@ -96,7 +96,7 @@ const read = (state: Collector.State): string => {
   return JSON.stringify([response, Collector.answers(state), Collector.halt(state), state.steps, step])
 }
 
-describe("law 6", () => {
+describe("law 6: the fold of events", () => {
   property(
     "R-290: two branches of a state do not see each other, nor does the state see them",
     Arbitrary.all([happenings, happenings, happenings]),

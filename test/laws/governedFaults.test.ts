@@ -126,13 +126,13 @@ const accounted = Effect.gen(function*() {
   return problems
 })
 
-describe("accounts of runs that are stopped", () => {
+describe("the accounts of stopped runs", () => {
   const { prototype } = Accounts.Reservation
 
-  it.effect("G3, G88: what was spent and what is left are the bounds, whenever the runs are stopped", () =>
+  it.effect("G3, G88: spent and remaining amounts add up to the bounds, whenever the runs are stopped", () =>
     Effect.map(accounted, (problems) => assert.deepStrictEqual([...problems], [])))
 
-  it.effect("G3, G88: a planted reservation that is not returned is found", () =>
+  it.effect("G3, G88: the account law finds a planted reservation that stays open", () =>
     Effect.gen(function*() {
       const keeping = replaced(prototype, ({ settle }) => ({
         // A stop of the run forgets what it holds. A reply that has come returns it.
@@ -146,7 +146,7 @@ describe("accounts of runs that are stopped", () => {
       says(problems, /^money: \d+ stay reserved$/)
     }))
 
-  it.effect("G3, G88: a planted reservation that is returned twice, and one that is counted twice, are found", () =>
+  it.effect("G3, G88: the account law finds a planted reservation returned twice, and a planted reservation charged twice", () =>
     Effect.gen(function*() {
       const twice = replaced(prototype, ({ settle }) => ({
         settle(this: any) {
@@ -202,10 +202,10 @@ const priceLaw = (change: (price: number, exact: number) => number = (price) => 
     }
   })))
 
-describe("prices", () => {
+describe("the price of a usage", () => {
   property("a price is the exact one, rounded up to a whole millionth", priced, priceLaw(), 1_000)
 
-  it.effect("planted prices that are rounded down, to the nearest, and by the error of binary fractions are found", () =>
+  it.effect("the price law finds planted prices rounded down, rounded to the nearest, and computed in binary fractions", () =>
     Effect.gen(function*() {
       const plants = {
         "rounded down": priceLaw((_, exact) => Math.floor(exact)),
@@ -291,14 +291,14 @@ const taking = (letters: InboxRule.Letters, act: (id: string) => void): void => 
   })
 }
 
-describe("messages into a run that is stopped", () => {
-  it.effect("G45, G46: each message has one fate, told once", () =>
+describe("messages into a stopped run", () => {
+  it.effect("G45, G46: each message has one fate, and the events report the fate once, whenever the run is stopped", () =>
     Effect.map(told(), ({ problems, report }) => {
       assert.deepStrictEqual(problems, [])
       assert.deepStrictEqual(report.violations, [])
     }))
 
-  it.effect("G45: two planted fates of one message are found", () =>
+  it.effect("G45: the message law finds two planted fates of one message", () =>
     Effect.gen(function*() {
       // The message stays open behind its delivery: the next step gets it again, and the end refuses it.
       const { problems, report } = yield* told((letters) => taking(letters, () => {}))
@@ -309,7 +309,7 @@ describe("messages into a run that is stopped", () => {
       says(problems, /^m1, Refused, is in the thread \d times$/)
     }))
 
-  it.effect("G45: a planted delivery that is not in the thread is found", () =>
+  it.effect("G45: the message law finds a planted delivery whose message is missing in the thread", () =>
     Effect.gen(function*() {
       const events: ReadonlyArray<Event.Event> = yield* Effect.provide(
         Effect.gen(function*() {
@@ -330,7 +330,7 @@ describe("messages into a run that is stopped", () => {
       ])
     }))
 
-  it.effect("G45: a planted steer that is delivered though it was withdrawn is found", () =>
+  it.effect("G45: the message law finds a planted delivery of a withdrawn steer", () =>
     Effect.gen(function*() {
       const { problems } = yield* told((letters) => {
         // Every accepted message stays open, whatever its fate is, until a step gets it.
@@ -401,15 +401,15 @@ const executing = (
 
 const correct = executing((execution) => execution)
 
-describe("a call that is stopped alone", () => {
-  it.effect("G75, G76: it is answered once, and one stop returns true, whenever the run is stopped", () =>
+describe("the stop of one tool call", () => {
+  it.effect("G75, G76: a call stopped alone is answered once, and one of its stops returns true, whenever the run is stopped", () =>
     Effect.map(stopping(correct), ({ problems, report }) => {
       assert.deepStrictEqual(problems, [])
       assert.deepStrictEqual(report.violations, [])
       assert.isAbove(report.points, 20)
     }))
 
-  it.effect("G75: a planted branch that is stopped and answered twice is found", () =>
+  it.effect("G75: the answer law finds a planted second answer of a stopped call", () =>
     Effect.gen(function*() {
       const { report } = yield* stopping(correct, (events) =>
         Stream.flatMap(events, (event) =>
@@ -425,7 +425,7 @@ describe("a call that is stopped alone", () => {
       )
     }))
 
-  it.effect("G75: a planted branch that begins again where it is stopped is found", () =>
+  it.effect("G75: the start law finds a planted handler that starts again when its call is stopped", () =>
     Effect.gen(function*() {
       const { report } = yield* stopping(
         executing((execution) => Effect.onInterrupt(execution, () => Effect.forkDetach(execution)))
@@ -434,7 +434,7 @@ describe("a call that is stopped alone", () => {
       says(report.violations.map(({ message }) => message), /^long \(call c1\) was started twice$/)
     }))
 
-  it.effect("G76: planted stops that all return true are found", () =>
+  it.effect("G76: the stop law finds planted stops of one call that all return true", () =>
     Effect.gen(function*() {
       const { problems } = yield* stopping(
         executing((execution) => execution, (call) => ({ ...call, cancelCall: () => Effect.succeed(true) }))
@@ -541,7 +541,7 @@ const unsealed = (records: ReadonlyArray<Journal.Record>): ReadonlyArray<Journal
 
 describe("Journal.check", () => {
   for (const [name, store] of Object.entries(stores)) {
-    it.effect(`G49, G50, G76: finds nothing where nothing is planted, and each planted fault: ${name}`, () =>
+    it.effect(`G49, G50, G76: Journal.check passes the records of a governed run and names each planted fault: ${name}`, () =>
       Effect.gen(function*() {
         const sealed = yield* recorded
         assert.deepStrictEqual(Journal.check(sealed), [])

@@ -149,14 +149,14 @@ const written = Layer.effect(
     }))
 ).pipe(Layer.provide(Session.Store.layerMemory))
 
-describe("values that are written as others", () => {
+describe("values that JSON writes as other values", () => {
   const cases = [
     ...Object.entries(odd).map(([name, value]) => [name, { [name]: value }] as const),
     ["all", odd] as const
   ]
 
   for (const [name, values] of cases) {
-    it.effect(`leave a journal healthy: ${name}`, () =>
+    it.effect(`Journal.check passes a journal with values that JSON writes as other values: ${name}`, () =>
       Effect.gen(function*() {
         // The state keeps values as the program has given them, as long as the process lives.
         unobserved()
@@ -183,7 +183,7 @@ describe("values that are written as others", () => {
         assert.deepStrictEqual(Journal.check(records), [])
       }).pipe(Effect.provide(written)))
 
-    it.effect(`in a message that is sent again do not make it another one: ${name}`, () =>
+    it.effect(`a message submitted again is the same message, with values that JSON writes as other values: ${name}`, () =>
       Effect.gen(function*() {
         const first = yield* Session.submit("s", extended(values), { id: "m" })
         assert.deepStrictEqual((yield* Session.submit("s", extended(values), { id: "m" })).id, first.id)
@@ -195,7 +195,7 @@ describe("values that are written as others", () => {
   }
 })
 
-describe("laws of hashes", () => {
+describe("hashes", () => {
   const values = [
     null,
     {},
@@ -214,7 +214,7 @@ describe("laws of hashes", () => {
     (["a", "b"] as const).flatMap((id) => values.map((value): Command => ({ verb, id, value, by: "ann" })))
   )
 
-  it.live("two verdicts under one command id are one exactly where they say the same of the same call", () =>
+  it.live("two verdicts under one command id are one verdict exactly where they say the same of the same call", () =>
     Effect.gen(function*() {
       for (const command of commands) {
         const problems = yield* Effect.gen(function*() {
@@ -327,7 +327,7 @@ describe("laws of hashes", () => {
     300
   )
 
-  it.effect("the key of a call has its run, its turn, its place and its id", () =>
+  it.effect("the idempotency key of a call depends on its run, its turn, its place and its id", () =>
     Effect.sync(() => {
       const keyOf = (requestId: string, stepIndex: number, calls: ReadonlyArray<string>, id: string) => {
         const steps = Array.from({ length: stepIndex }, (_, index): Journal.Record => ({

@@ -440,7 +440,7 @@ const ruled = (program: Program, { messages }: Thread.Thread): ReadonlyArray<str
 const idsIn = ({ messages }: Thread.Thread): ReadonlyArray<string> =>
   messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id }) => id))
 
-describe("law of ids", () => {
+describe("call ids in all views of a run", () => {
   property(
     "O-03, O-05, O-75: each view shows each call once, with its own arguments and its own answer, also after a kill",
     programs,

@@ -134,11 +134,11 @@ const at = (
 const away = (reason: "unavailable" | "full" = "unavailable") =>
   Effect.fail(new Journal.StoreError({ reason, operation: "append", id: "s" }))
 
-describe("an intent that is withdrawn", () => {
+describe("a withdrawn intent", () => {
   const ways = ["a timeout", "a cancellation", "a stop", "a failed append", "an interruption"] as const
 
   for (const way of ways) {
-    it.effect(`Q-05: by ${way}, at each append, leaves what is live and what is loaded equal`, () =>
+    it.effect(`Q-05: the live and the loaded session stay equal when ${way} withdraws an intent at any append`, () =>
       Effect.gen(function*() {
         const { appends } = yield* passing(appendsOf((tools) => replying(tools)))
         for (const place of placesOf(2, appends.length)) {
@@ -188,7 +188,7 @@ describe("an append", () => {
   const single = ["before", "after"] as const
   for (const [name, base] of Object.entries(stores)) {
     for (const fault of single) {
-      it.effect(`Q-06: that fails once ${fault} it is written is decided by one retry, each in turn, ${name}`, () =>
+      it.effect(`Q-06: one retry decides an append that fails once, ${fault} it is written, at each append, ${name}`, () =>
         Effect.gen(function*() {
           const { appends, value } = yield* appendsOf((tools) => replying(tools), base as never)
           for (const place of placesOf(2, appends.length)) {
@@ -209,7 +209,7 @@ describe("an append", () => {
     }
 
     for (const fault of ["before", "after", "once each", "full", "hangs before", "hangs after"] as const) {
-      it.effect(`Q-06: that fails ${fault}, each in turn, stops the operation, and what continues finds the truth, ${name}`, () =>
+      it.effect(`Q-06: a failed append stops the operation, and a resume loses and repeats nothing, at each append: ${fault}, ${name}`, () =>
         Effect.gen(function*() {
           const { appends } = yield* appendsOf((tools) => replying(tools), base as never)
           for (const place of placesOf(2, appends.length)) {
@@ -260,7 +260,7 @@ describe("an append", () => {
     }
   }
 
-  it.effect("Q-06: of a command that fails after it is written is known when the command is given again", () =>
+  it.effect("Q-06: a message submitted again after its append failed, before or after the write, is in the journal once", () =>
     Effect.gen(function*() {
       for (const fault of single) {
         let isAway = false
@@ -287,10 +287,10 @@ describe("an append", () => {
     }))
 })
 
-describe("a sub-agent that has ended", () => {
+describe("an ended sub-agent", () => {
   for (const depth of [1, 2]) {
     for (const [name, base] of Object.entries(stores)) {
-      it.effect(`Q-12: is joined although the deadline has passed meanwhile, ${depth} deep, ${name}`, () =>
+      it.effect(`Q-12: a resumed run joins its ended sub-agent after the deadline has passed, ${depth} deep, ${name}`, () =>
         Effect.gen(function*() {
           const nested = {
             go: [turn("outer", "late"), "Done"],
@@ -342,7 +342,7 @@ describe("a sub-agent that has ended", () => {
   }
 })
 
-describe("a call that had started when its process ended", () => {
+describe("a tool call that had started when its process ended", () => {
   const two = casting({ go: [turn("charge", "other"), "Done", "More"] })
   const given = (world: Array<Deed>) => [acting(world, "charge"), acting(world, "other")]
   const deadline = { after: 10_000, reserve: 2_000 }
@@ -392,7 +392,7 @@ describe("a call that had started when its process ended", () => {
   }
 
   for (const [what, way] of Object.entries(ways)) {
-    it.effect(`Q-15: is never reported as one that did not run: ${what}`, () =>
+    it.effect(`Q-15: a call that started before the kill is answered unknown_effect after ${what}`, () =>
       Effect.gen(function*() {
         const appends: Array<Append> = []
         yield* Effect.gen(function*() {
@@ -414,10 +414,10 @@ describe("a call that had started when its process ended", () => {
   }
 })
 
-describe("a command that another process appends", () => {
+describe("a command from another process", () => {
   for (const when of ["before", "after"] as const) {
     for (const isClaimed of [false, true]) {
-      it.effect(`Q-13: ${when} each append is not lost: a stop, ${isClaimed ? "with" : "without"} a claim`, () =>
+      it.effect(`Q-13: a stop from another process ${when} each append is not lost, ${isClaimed ? "with" : "without"} a claim`, () =>
         Effect.gen(function*() {
           const { appends, value } = yield* appendsOf((tools) => replying(tools))
           const journal = appends.filter(({ id }) => id === "s")
@@ -479,7 +479,7 @@ describe("a command that another process appends", () => {
         }))
     }
 
-    it.effect(`Q-13: ${when} each append is not lost: a message`, () =>
+    it.effect(`Q-13: a message from another process ${when} each append is not lost`, () =>
       Effect.gen(function*() {
         const { appends, value } = yield* appendsOf((tools) => replying(tools))
         for (const place of placesOf(2, appends.length)) {
@@ -516,7 +516,7 @@ describe("a command that another process appends", () => {
       }))
   }
 
-  it.effect("Q-13: between the reading of an interrupted run and its resumption stops that resumption, and the next one honours it", () =>
+  it.effect("Q-13: a stop that comes between load and resume is a conflict for this resume, and the next resume honours the stop", () =>
     Effect.gen(function*() {
       const { appends } = yield* appendsOf((tools) => replying(tools))
       for (const length of placesOf(2, appends.length - 1)) {
@@ -536,7 +536,7 @@ describe("a command that another process appends", () => {
       }
     }))
 
-  it.effect("Q-13: beside the operation that closes an interrupted run has its end", () =>
+  it.effect("Q-13: a stop completes when another operation closes the interrupted run", () =>
     Effect.gen(function*() {
       const { appends } = yield* appendsOf((tools) => replying(tools))
       for (const length of placesOf(2, appends.length - 1)) {
@@ -555,7 +555,7 @@ describe("a command that another process appends", () => {
       }
     }))
 
-  it.effect("Q-13: that settles a call while its run is under way counts at the end of the run, at each append", () =>
+  it.effect("Q-13: an approval at any append of a running run is kept, and the next operation continues with it", () =>
     Effect.gen(function*() {
       const mixed = casting({ go: [turn("gated", "charge", "sub"), "Done", "More"], sub: parts.sub })
       const given = (world: Array<Deed>) => {
@@ -598,8 +598,8 @@ describe("a command that another process appends", () => {
     }))
 })
 
-describe("a call with attempts, and a reply that was lost", () => {
-  it.effect("Q-15: a tool with retry that is interrupted between its attempts gets its second attempt, at each append", () =>
+describe("attempts and lost replies after a kill", () => {
+  it.effect("Q-15: a call killed between its attempts gets its second attempt, and a call killed within it gets unknown_effect", () =>
     Effect.gen(function*() {
       for (const isApproved of [false, true]) {
         const tools = (attempts: Array<number>, failures: number) => [
@@ -640,7 +640,7 @@ describe("a call with attempts, and a reply that was lost", () => {
       }
     }))
 
-  it.effect("Q-15: an early read-only call of a reply that was lost does not count for the next reply", () =>
+  it.effect("Q-15: an early read-only call of a lost reply does not count for the repeated reply", () =>
     Effect.gen(function*() {
       const asked: Array<unknown> = []
       const look = Tool.make("look", {
@@ -693,7 +693,7 @@ describe("a call with attempts, and a reply that was lost", () => {
       }
     }))
 
-  it.effect("Q-15: a resume in the step that onMaxTurns: \"finalize\" left without tools runs no handler", () =>
+  it.effect("Q-15: a resume within a run with onMaxTurns: \"finalize\" runs no handler for calls of the final step", () =>
     Effect.gen(function*() {
       const final = casting({ go: [turn("charge"), turn("charge:second", "look:third"), "Done"] })
       const run = (world: Array<Deed>) => ({
@@ -732,7 +732,7 @@ describe("a call with attempts, and a reply that was lost", () => {
     }))
 })
 
-describe("what is left to do", () => {
+describe("Session.next", () => {
   const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
   const gated = Tool.make("gated", { parameters: {}, approval: true, handler: () => Effect.succeed("done") })
   const manual = Tool.make("manual", { parameters: {}, manual: true })
@@ -764,7 +764,7 @@ describe("what is left to do", () => {
     })
 
   for (const [name, base] of Object.entries(stores)) {
-    it.effect(`Q-07: is named for each state, live, loaded and in the list, ${name}`, () =>
+    it.effect(`Q-07: next is the same in the live session, the loaded session and the list, in each state, ${name}`, () =>
       Effect.gen(function*() {
         let kept: Session.Kept = yield* Session.open("s")
         kept = yield* isLeft(kept, "nothing", "a session that was opened")
@@ -782,8 +782,10 @@ describe("what is left to do", () => {
         kept = yield* Session.keep(kept, (session) => Session.deny(session, session.suspensions[0]!.id))
         kept = yield* isLeft(kept, "reply", "settled, and messages wait")
         for (const { message, id } of kept.submitted!) {
-          kept = yield* Session.keep(kept, (session) =>
-            Session.reply(session, message.content, { takes: id, tools: tools as unknown as [] }))
+          kept = yield* Session.keep(
+            kept,
+            (session) => Session.reply(session, message.content, { takes: id, tools: tools as unknown as [] })
+          )
         }
         kept = yield* isLeft(kept, "nothing", "all is done")
         for (const { id, next } of yield* Stream.runCollect(Session.list())) {
@@ -792,7 +794,7 @@ describe("what is left to do", () => {
         yield* isLoaded(kept)
       }).pipe(Effect.provide([states, base])))
 
-    it.effect(`Q-07: is named where calls are settled, a run broke, could not begin, or was closed, ${name}`, () =>
+    it.effect(`Q-07: next is "continue" once all calls are settled, also after a continue that could not begin, ${name}`, () =>
       Effect.gen(function*() {
         let kept: Session.Kept = yield* Session.open("s")
         kept = yield* Session.keep(kept, (session) => Session.reply(session, "go", { tools: tools as unknown as [] }))
@@ -815,7 +817,7 @@ describe("what is left to do", () => {
         kept = yield* isLeft(kept, "nothing", "it has continued")
       }).pipe(Effect.provide([states, base])))
 
-    it.effect(`Q-07: is named for a session in error, which a message leads out of it, ${name}`, () =>
+    it.effect(`Q-07: next of a failed session is "nothing" until a message waits, whose reply recovers the session, ${name}`, () =>
       Effect.gen(function*() {
         let kept: Session.Kept = yield* Session.open("s")
         kept = yield* Session.keep(kept, (session) => Session.reply(session, "go"))
@@ -839,7 +841,7 @@ describe("what is left to do", () => {
       }).pipe(Effect.provide([broken, base])))
   }
 
-  it.effect("Q-07: is named behind each append, and a run that is interrupted is resumed or closed", () =>
+  it.effect("Q-07: next is \"resume\" behind each append of a killed run, and \"reply\" once the run is abandoned", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       yield* Effect.gen(function*() {
@@ -860,7 +862,7 @@ describe("what is left to do", () => {
       }
     }))
 
-  it.effect("Q-07: is to wait for a person where the effect of a call is unknown, and then what the verdict says", () =>
+  it.effect("Q-07: next is \"wait\" for a call with unknown effect, and the verdict decides how the call continues", () =>
     Effect.gen(function*() {
       const appends: Array<Append> = []
       const charge = (world: Array<Deed>) => [{ ...acting(world, "charge"), afterCrash: "ask" as const }]
@@ -895,7 +897,7 @@ describe("what is left to do", () => {
     }))
 })
 
-describe("a session that is not kept", () => {
+describe("a session without a store", () => {
   const note = Tool.make("note", {
     parameters: {},
     handler: (_, call) => Effect.as(call.updateContext({ noted: call.id }), "noted")
@@ -1021,7 +1023,7 @@ describe("a session that is not kept", () => {
     Exit.isSuccess(exit) ? exit.value : String(Cause.squash(exit.cause))
 
   for (const what of Object.keys(turns)) {
-    it.effect(`Q-08: has the same events, results and sessions as one that is kept: ${what}`, () =>
+    it.effect(`Q-08: a session without a store has the events, results and sessions of a kept session: ${what}`, () =>
       Effect.gen(function*() {
         for (const [how, options] of sampleOf(Object.entries(given), 3)) {
           for (const isStepped of how === "plain" || how === "one at a time" ? [false, true] : [false]) {
@@ -1137,7 +1139,7 @@ describe("a message, a verdict and a stop", () => {
 
   for (const isCompacting of [false, true]) {
     const how = isCompacting ? "with snapshots" : "without snapshots"
-    it.effect(`Q-14: have exactly one end, over a kill at each append and deliveries that come twice, ${how}`, () =>
+    it.effect(`Q-14: each command has exactly one end, over a kill at each append and repeated deliveries, ${how}`, () =>
       Effect.gen(function*() {
         const appends: Array<Append> = []
         yield* ended([], isCompacting, "whole").pipe(Effect.provide([talk, listing(appends)]))
@@ -1158,7 +1160,7 @@ describe("a message, a verdict and a stop", () => {
       }))
   }
 
-  it.effect("Q-14: an owner that was overtaken writes nothing, and loses nothing", () =>
+  it.effect("Q-14: an overtaken owner fails, writes nothing and loses nothing", () =>
     Effect.gen(function*() {
       const appends = yield* errands.appends
       for (const length of placesOf(2, appends.length - 1)) {
@@ -1190,7 +1192,7 @@ describe("a message, a verdict and a stop", () => {
       }
     }))
 
-  it.effect("Q-14: a run that was stopped, failed, abandoned or could not begin says so to the message that it took", () =>
+  it.effect("Q-14: the receipt of a message says how its run ended: stopped, failed, abandoned, completed, or not begun", () =>
     Effect.gen(function*() {
       const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.never })
       const script = (...replies: ReadonlyArray<ReadonlyArray<Script.Entry>>) => Script.layer([...replies])

@@ -194,7 +194,7 @@ const folding = (
     return problems.length === 0 ? [] : [...problems, records.map(({ _tag }) => _tag).join(" ")]
   })
 
-describe("laws of what a journal keeps", () => {
+describe("the state folded from a journal", () => {
   property(
     "each field is what its definition says of the records",
     Drawn.happenings,
@@ -282,7 +282,7 @@ describe("laws of what a journal keeps", () => {
   )
 
   it.effect(
-    "each field changes by the kinds of records that are named for it, and by no other",
+    "each field of the state changes with exactly the record kinds named for it",
     () =>
       Effect.gen(function*() {
         const found = new Map<string, Set<string>>()
@@ -356,23 +356,26 @@ describe("laws of what a journal keeps", () => {
 
   const bounds = [most - 1, most, most + 1, 3 * most]
 
-  it.effect.each(Object.entries(orders))("receipts around their bound: %s", ([, order]) =>
-    Effect.sync(() => {
-      for (const count of bounds) {
-        const records = [Drawn.opened(session), ...order(count)]
-        const state = Drawn.foldedFrom(records)
-        const kept = Array.from(state.receipts.values(), ({ became, id }) => [id, became])
-        assert.deepStrictEqual(kept, Array.from(knownOf(Model.commandsIn(records)), (one) => [...one]), `${count}`)
-        // A snapshot keeps them, and so does a snapshot of the snapshot.
-        for (let round = 0; round < 2 && state.run === undefined; round++) {
-          const receipts = Array.from(state.receipts.values())
-          const after = Drawn.foldedFrom([{ ...States.openedBy(state, States.sessionOf(state)), receipts }])
-          States.apply(state, { ...States.openedBy(state, States.sessionOf(state)), receipts })
-          assert.deepStrictEqual(Array.from(after.receipts), Array.from(state.receipts), `${count}`)
-          for (const both of [state, after]) States.apply(both, verdict(`after ${round}`))
-          assert.deepStrictEqual(Array.from(after.receipts), Array.from(state.receipts), `${count}`)
-          assert.isTrue(state.receipts.has(`after ${round}`))
+  it.effect.each(Object.entries(orders))(
+    "the receipts and their snapshots hold the last thousand commands and each open command: %s",
+    ([, order]) =>
+      Effect.sync(() => {
+        for (const count of bounds) {
+          const records = [Drawn.opened(session), ...order(count)]
+          const state = Drawn.foldedFrom(records)
+          const kept = Array.from(state.receipts.values(), ({ became, id }) => [id, became])
+          assert.deepStrictEqual(kept, Array.from(knownOf(Model.commandsIn(records)), (one) => [...one]), `${count}`)
+          // A snapshot keeps them, and so does a snapshot of the snapshot.
+          for (let round = 0; round < 2 && state.run === undefined; round++) {
+            const receipts = Array.from(state.receipts.values())
+            const after = Drawn.foldedFrom([{ ...States.openedBy(state, States.sessionOf(state)), receipts }])
+            States.apply(state, { ...States.openedBy(state, States.sessionOf(state)), receipts })
+            assert.deepStrictEqual(Array.from(after.receipts), Array.from(state.receipts), `${count}`)
+            for (const both of [state, after]) States.apply(both, verdict(`after ${round}`))
+            assert.deepStrictEqual(Array.from(after.receipts), Array.from(state.receipts), `${count}`)
+            assert.isTrue(state.receipts.has(`after ${round}`))
+          }
         }
-      }
-    }))
+      })
+  )
 })

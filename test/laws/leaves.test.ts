@@ -178,7 +178,7 @@ const played = (given: Case): Effect.Effect<ReadonlyArray<string>, unknown> =>
     return problems
   }).pipe(Effect.provide([Session.Store.layerMemory, Logger.layer([])]))
 
-describe("laws of owners that leave", () => {
+describe("owners that leave their sessions", () => {
   property(
     "N-05: no charge twice, no answer lost, no claim kept in vain, wherever owners leave",
     cases,

@@ -69,7 +69,7 @@ const answer: ReadonlyArray<Script.Entry> = [Script.text("Done."), Script.finish
 
 describe("a run whose scope another fiber closes", () => {
   for (const isCancellable of [false, true]) {
-    it.effect(`closes a connection that is open only then${isCancellable ? ", where it can be cancelled" : ""}`, () =>
+    it.effect(`a run${isCancellable ? " with a cancel signal" : ""} closes a connection that opens after its scope has closed`, () =>
       Effect.gen(function*() {
         for (const millis of [5, 10, 29, 31]) {
           const { layer, seen } = slowly(30, [answer])
@@ -81,7 +81,7 @@ describe("a run whose scope another fiber closes", () => {
       }))
   }
 
-  it.effect("emits no step that it has not reached, and starts no tool, where events are hidden", () =>
+  it.effect("a run whose scope has closed starts no tool and completes no step, where delta events are hidden", () =>
     Effect.gen(function*() {
       const replies = [
         [Script.toolCall("c", "wait"), Script.delay(5), Script.text("a"), Script.delay(5), Script.finish("tool_calls")],
@@ -98,7 +98,7 @@ describe("a run whose scope another fiber closes", () => {
       }
     }))
 
-  it.effect("makes no further request while it is asked whether to halt", () =>
+  it.effect("a run whose scope closes inside haltWhen makes no further request", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([
         [Script.toolCall("c", "note"), Script.finish("tool_calls")],

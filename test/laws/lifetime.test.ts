@@ -16,7 +16,7 @@ import { play, simulate } from "../support/worlds.ts"
 
 const percents = Arbitrary.schema(Schema.Literals(Array.from({ length: 100 }, (_, percent) => percent)))
 
-describe("laws of a run that is stopped", () => {
+describe("the lifetime of a stopped run", () => {
   property(
     "X-02: laws 2, 3, 4 and 11, U-2, U-3, U-4, hold for a run that is interrupted at any time, or left",
     Arbitrary.all([cases, stops]),
@@ -68,7 +68,7 @@ describe("laws of a run that is stopped", () => {
       assert.deepStrictEqual(trace.abandoned, [])
     }))
 
-  it.effect("law 3: a run that is cancelled, and interrupted before any step of its leaving, closes its connection", () =>
+  it.effect("law 3: a cancelled run, interrupted before any one of its steps, leaves nothing behind", () =>
     Effect.gen(function*() {
       const played = caseOf([turn([call({ kind: "keyed", latency: 40, gate: "invalid", progress: 3, id: "" })], {
         text: "",
@@ -80,7 +80,7 @@ describe("laws of a run that is stopped", () => {
       }
     }))
 
-  it.effect("X-02: a run that is left has no timer, although its fibers are given their turns late", () =>
+  it.effect("X-02: a run left by its reader has no timer and no fiber, although its fibers get their turns late", () =>
     Effect.gen(function*() {
       const calls = [
         call({ kind: "nothing", latency: 40, gate: "forbidden", progress: 1 }),

@@ -131,7 +131,7 @@ const through = (way: Way) => (steps: ReadonlyArray<Step>) => {
 
 const title = "equal runs that begin, fail and end have ids of their own"
 
-describe("laws of the ids of nested runs", () => {
+describe("the ids of nested runs", () => {
   for (const toolCallId of ["c", undefined]) {
     property(
       `${title}, ${toolCallId === undefined ? "of a program" : "of a call"}`,

@@ -35,13 +35,13 @@ const finds = (problems: ReadonlyArray<string>, pattern: RegExp): void =>
   assert.isTrue(problems.some((problem) => pattern.test(problem)), `${pattern} in ${JSON.stringify(problems)}`)
 
 describe("planted violations", () => {
-  it.effect("law 2: an executor that runs each call twice", () =>
+  it.effect("law 2: the start law finds an executor that runs each call twice", () =>
     Effect.gen(function*() {
       finds(Lawful.starts(yield* play(two, "stream", null, doubled)), /was started twice/)
       assert.deepStrictEqual(Lawful.starts(yield* lawfulRun(two)), [])
     }))
 
-  it.effect("M-20: a call that is changed after it was emitted, and one that is run with other arguments", () =>
+  it.effect("M-20: the call law finds a call changed after its event, and a call that runs with other arguments", () =>
     Effect.gen(function*() {
       const spoiled = yield* lawfulRun(two)
       assert.deepStrictEqual(Lawful.calls(spoiled), [])
@@ -58,19 +58,19 @@ describe("planted violations", () => {
       finds(Lawful.calls({ ...other, emitted }), /"9.9".* was run, and the step tells of/)
     }))
 
-  it.effect("M-20: an executor that changes its input changes nothing else", () =>
+  it.effect("M-20: an executor that changes its input leaves the events and the thread unchanged", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(Lawful.calls(yield* play(two, "stream", null, Broken.meddling)), [])
       assert.deepStrictEqual(Lawful.history(yield* play(two, "run", null, Broken.meddling)), [])
     }))
 
-  it.effect("law 2: an attempt that was not granted", () =>
+  it.effect("law 2: the start law finds a second attempt without a first", () =>
     Effect.gen(function*() {
       const trace = yield* lawfulRun(two)
       finds(Lawful.starts({ ...trace, starts: ["request:0:0:c0_0 attempt 2"] }), /before the attempt in front of it/)
     }))
 
-  it.effect("law 3: an executor that does not stop handlers, and a handler that leaves a fiber", () =>
+  it.effect("law 3: the lifetime law finds an executor that does not stop handlers, and a handler that leaks a fiber", () =>
     Effect.gen(function*() {
       const slow = caseOf(turn(call({ latency: 40 })))
       const leaky = caseOf(turn(call({ kind: "leak" })))
@@ -84,7 +84,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.remains(yield* simulate(two), two), [])
     }))
 
-  it.effect("law 3: a model request that is not closed, a run that does not end", () =>
+  it.effect("law 3: the lifetime law finds an open model request, a run without an end and fibers that never end", () =>
     Effect.gen(function*() {
       const trace = yield* lawfulRun(two)
       finds(Lawful.lifetime({ ...trace, openRequests: 1 }, two), /1 model requests were not closed/)
@@ -92,7 +92,7 @@ describe("planted violations", () => {
       finds(Lawful.lifetime({ ...trace, leftLater: { fibers: 1, timers: 1 } }, two), /1 fibers never end/)
     }))
 
-  it.effect("law 4: an executor that lets go of the place of a call that runs", () =>
+  it.effect("law 4: the concurrency law finds an executor that frees the permit of a running call", () =>
     Effect.gen(function*() {
       const many = caseOf(turn(call(), call(), call()))
       finds(Lawful.concurrency(many, yield* play(many, "stream", null, detached)), /is number 3 to run, the bound is 2/)
@@ -104,7 +104,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.concurrency(barred, yield* lawfulRun(barred)), [])
     }))
 
-  it.effect("CF-3: a tool that starts before its policy lets it", () =>
+  it.effect("CF-3: the start law finds a tool that starts earlier than its policy allows", () =>
     Effect.gen(function*() {
       const slow = caseOf({ ...turn(call({ isReadOnly: true }), call()), pause: 10 })
       const early = caseOf({ ...turn(call({ isReadOnly: true }), call({ gap: 10 })) })
@@ -115,7 +115,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.startsInTime(slow, yield* lawfulRun(slow)), [])
     }))
 
-  it.effect("law 7: an executor whose results depend on the time", () =>
+  it.effect("law 7: the decision law finds an executor whose results depend on the time", () =>
     Effect.gen(function*() {
       const sooner = caseOf(turn(call({ latency: 10 }), call()))
       const first = yield* play(two, "run", null, clocked)
@@ -123,7 +123,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.decisions(yield* play(two, "run"), yield* play(sooner, "run")), [])
     }))
 
-  it.effect("law 8: an executor that hides failures, and a run that dies of a tool", () =>
+  it.effect("law 8: the failure laws find an executor that hides failures, and a run that ends with a defect or an interruption", () =>
     Effect.gen(function*() {
       finds(Lawful.failures(failing, yield* play(failing, "stream", null, cheerful)), /came to Ok instead of reported/)
       const trace = yield* lawfulRun(failing)
@@ -133,7 +133,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.ending({ ...trace, exit: Exit.interrupt(1) }, true), [])
     }))
 
-  it.effect("law 9: a request that no provider takes", () =>
+  it.effect("law 9: the history law finds a request with an unanswered call", () =>
     Effect.gen(function*() {
       const trace = yield* lawfulRun(two)
       const requests = trace.requests.map((request) => ({ ...request, messages: request.messages.slice(0, 3) }))
@@ -141,7 +141,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.history(trace), [])
     }))
 
-  it.effect("law 10: a tool that runs later because of its reader", () =>
+  it.effect("law 10: the time law finds a tool that runs later because of its reader", () =>
     Effect.gen(function*() {
       const trace = yield* lawfulRun(two)
       const late = {
@@ -152,7 +152,7 @@ describe("planted violations", () => {
       assert.deepStrictEqual(Lawful.times(trace, trace), [])
     }))
 
-  it.effect("law 11: a run that stops too late, and an abandoned handler that is not reported", () =>
+  it.effect("law 11: the stop law finds a run that stops too late, and an unreported abandoned handler", () =>
     Effect.gen(function*() {
       const stubborn = caseOf(turn(call({ kind: "refuse" })))
       const trace = yield* play(stubborn, "stream", { at: 10 })
@@ -170,7 +170,7 @@ describe("planted violations", () => {
       finds(Lawful.stopping({ ...ended, events: silent }, { take: 99 }, stubborn), /1 are named, 0 are in the result/)
     }))
 
-  it.effect("M-01, law 11: a handler that returns while its child does not stop: the run continues, and names it", () =>
+  it.effect("M-01, law 11: a run names a handler whose child does not stop and continues, and the laws find a run that waits or is silent", () =>
     Effect.gen(function*() {
       const awaiting = Broken.changed(Effect.awaitAllChildren)
       for (const kind of ["deafChild", "lateChild"] as const) {
@@ -188,7 +188,7 @@ describe("planted violations", () => {
       }
     }))
 
-  it.effect("M-07, law 11: a handler of a nested run is abandoned, and the result does not name it", () =>
+  it.effect("M-07, law 11: the stop law finds a result that does not name the abandoned handler of a nested run", () =>
     Effect.gen(function*() {
       const nested = caseOf(turn(call({ kind: "nestedDeaf" })))
       const trace = yield* lawfulRun(nested)
@@ -212,7 +212,7 @@ describe("planted violations", () => {
       finds(Lawful.stopping(severed, { take: 99 }, nested), /1 are named, 0 are in the result/)
     }))
 
-  it.effect("law 11: a soft stop that takes too long, or ends without its event", () =>
+  it.effect("law 11: the stop law finds a soft stop that takes too long, or ends without ChatCompleted", () =>
     Effect.gen(function*() {
       const asked: Case = { ...two, driving: { ...two.driving, cancelAt: 10 } }
       const trace = yield* lawfulRun(asked)

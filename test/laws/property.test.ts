@@ -26,13 +26,13 @@ const broken: { readonly [how: string]: Law<number> } = {
 }
 
 describe("properties", () => {
-  it.live("one that holds reports nothing", () =>
+  it.live("a property whose law holds reports nothing", () =>
     Effect.gen(function*() {
       assert.isUndefined(yield* check("holds", numbers, () => Effect.succeed([]), options))
     }))
 
   for (const [how, law] of Object.entries(broken)) {
-    it.live(`one that ${how} names its seed, and the seed and the replay show the same value again`, () =>
+    it.live(`a property whose law ${how} names its seed, and the seed and the replay show the same value again`, () =>
       Effect.gen(function*() {
         const message = yield* check("breaks", numbers, law, options)
         assert.include(message, "Shrunk input: 42\n")
@@ -45,14 +45,14 @@ describe("properties", () => {
       }))
   }
 
-  it.live("one that never ends names its seed and the value", () =>
+  it.live("a property whose law never ends names its seed and the value", () =>
     Effect.gen(function*() {
       const law: Law<number> = (n) => n === 42 ? Effect.never : Effect.succeed([])
       const message = yield* check("hangs", numbers, law, { ...options, patienceMillis: 50 })
       assert.match(message ?? "", /^hangs: no end after 50 ms, at value \d+\n42\nSeed: 11\n/)
     }))
 
-  it.live("other seeds and other names give other values", () =>
+  it.live("a property draws other values for another seed and for another name", () =>
     Effect.gen(function*() {
       const seen = (name: string, seed: string) =>
         Effect.gen(function*() {
@@ -66,7 +66,7 @@ describe("properties", () => {
       assert.strictEqual(new Set(all).size, 3)
     }))
 
-  it.live("a case that breaks a law shrinks to a plain one", () =>
+  it.live("a case that breaks a law shrinks to a case with a single call", () =>
     Effect.gen(function*() {
       const law: Law<Parameters<typeof play>[0]> = (played) =>
         Effect.map(play(played, "stream"), ({ log }) =>

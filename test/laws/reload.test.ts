@@ -313,7 +313,7 @@ const resumed = (written: ReadonlyArray<Written>, cut: number) =>
     Effect.provide(Layer.fresh(TestClock.layer()))
   )
 
-describe("a client that reads a run", () => {
+describe("the run that a client reads", () => {
   property(
     "V-07: has it from the journal as it lived",
     Arbitrary.schema(Script),

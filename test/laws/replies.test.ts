@@ -175,9 +175,9 @@ const planted: ReadonlyArray<Mistake> = [
   }
 ]
 
-describe("mistakes that are planted", () => {
+describe("planted mistakes in hostile replies", () => {
   for (const { law, name, ...mistake } of planted) {
-    it.live(`law ${law} finds: ${name}`, () =>
+    it.live(`law ${law} of hostile replies finds a planted mistake: ${name}`, () =>
       Effect.map(
         check(name, Hostile.replies, holding(laws[law], mistake), { seed: "planted", runs: 400 }),
         (failure) => assert.isDefined(failure, name)

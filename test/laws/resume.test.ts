@@ -222,7 +222,7 @@ const onCut = <A, E>(
 /** The words of an answer that says that nothing happened. */
 const unrun = /not run|not started/
 
-describe("laws of a run that is cut", () => {
+describe("the resumption of a cut run", () => {
   property(
     "O-44, O-45, O-71 to O-73: a run that is resumed with other tools, mode or policy, or stopped meanwhile, keeps each answer, and the session goes on",
     Arbitrary.all([knobs, changes]),

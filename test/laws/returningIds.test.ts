@@ -75,12 +75,12 @@ const isReturning = (turns: ReadonlyArray<Turn>): boolean =>
     calls.some((name, place) => name === "sub" && turns.slice(index + 1).some((later) => place < later.length))
   )
 
-describe("the usage of calls whose ids return", () => {
+describe("the usage of nested runs whose call ids return", () => {
   it.effect("O-03: Chat.run counts each nested run once", () =>
     Effect.forEach(sampleOf(programs, 20), (turns) => counted("Chat.run", turns), { discard: true }))
 
   for (const way of ["Session.start", "Session.keep", "Durable.layer"] as const) {
-    it.effect(`O-03: ${way} counts each nested run once where no id of a sub-agent returns`, () =>
+    it.effect(`O-03: ${way} counts each nested run once where no call id of a sub-agent returns`, () =>
       Effect.forEach(
         sampleOf(programs.filter((turns) => !isReturning(turns)), 12),
         (turns) => counted(way, turns),
@@ -88,12 +88,12 @@ describe("the usage of calls whose ids return", () => {
       ))
 
     it.effect(
-      `O-03: ${way} counts 113 tokens where the call c0 of a sub-agent returns, not 123`,
+      `O-03: ${way} counts each nested run once where call c0 of a sub-agent returns in the next turn`,
       () => counted(way, [["sub"], ["sub"]])
     )
 
     it.effect(
-      `O-03: ${way} counts each nested run once, with ids that return in each turn`,
+      `O-03: ${way} counts each nested run once where call ids of a sub-agent return in any later turn`,
       () => Effect.forEach(programs.filter(isReturning), (turns) => counted(way, turns), { discard: true })
     )
   }

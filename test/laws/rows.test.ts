@@ -13,8 +13,8 @@ const isTested = (row: string): boolean =>
     Array.from(text.matchAll(/\bit(?:\.\w+)*\(\s*(["'`])(.*?)\1/gs)).some(([, , name]) => name?.includes(row) === true)
   )
 
-describe("rows", () => {
-  it("X-05: every row in which ALLM behaves in its own way has a test of its name", () => {
+describe("contract rows", () => {
+  it("X-05: a test title names every row in which ALLM behaves in its own way", () => {
     assert.deepStrictEqual(allm.filter((row) => !isTested(row)), [])
     assert.isFalse(isTested("B-00"))
   })

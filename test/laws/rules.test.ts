@@ -128,7 +128,7 @@ const requestsOf = ({ requests }: World): unknown =>
     tools: tools.map(({ name }) => name)
   }))
 
-describe("laws of rules", () => {
+describe("rules of a run", () => {
   property(
     "R-500: cut behind any record, a run that rules govern goes on as the uncut one",
     programs,
@@ -248,13 +248,13 @@ const untimed = ({ driven, records }: Whole): unknown => [
   driven.results
 ]
 
-describe("a reply that is recorded", () => {
+describe("the reply step of a rule", () => {
   const replies: Replies = ({ messages, model }) =>
     messages.some(({ role }) => role === "tool")
       ? [Script.text("done"), Script.finish("stop")]
       : [Script.toolCall(model ?? "c", "look"), Script.finish("tool_calls")]
 
-  it.effect("R-500: is heard as that of the request that was made for it, also where nothing was recorded before", () => {
+  it.effect("R-500: after a kill at any append, a rule hears a recorded reply with the attempt of its own request", () => {
     const heard: Array<number> = []
     const first = Rule.make("first", {
       ask: (ask, { attempt }) => ({ ...ask, template: { ...ask.template, model: `a${attempt}` } }),
@@ -270,7 +270,7 @@ describe("a reply that is recorded", () => {
   })
 })
 
-it.effect("R-500: a note for the session is found by its next run", () =>
+it.effect("R-500: the next run of a session finds the note that a rule keeps for the session", () =>
   Effect.gen(function*() {
     const found: Array<unknown> = []
     const tally = Rule.make("tally", {

@@ -349,15 +349,19 @@ const interrupting = ({ continuations: wanted, program, rounds }: Interruption) 
 
 /** Every state of a session with one turn of two calls. */
 const all = (calls: Programs.Turn["calls"], limits: Programs.Limits) =>
-  it.live(`Q-02: all states of ${calls.join(" and ")}, ${JSON.stringify(limits)}`, () =>
-    Effect.gen(function*() {
-      const { edges, problems, states } = yield* Programs.search(alone(turn(false, ...calls)), limits)
-      assert.deepStrictEqual(problems, [])
-      if (process.env["HEDDLE_RUNS"] !== undefined) console.log(`${calls.join()}: ${states} states, ${edges} edges`)
-      assert.isAbove(states, 100)
-    }), 1_260_000)
+  it.live(
+    `Q-02: every state of a session keeps the laws, with calls ${calls.join(" and ")}, ${JSON.stringify(limits)}`,
+    () =>
+      Effect.gen(function*() {
+        const { edges, problems, states } = yield* Programs.search(alone(turn(false, ...calls)), limits)
+        assert.deepStrictEqual(problems, [])
+        if (process.env["HEDDLE_RUNS"] !== undefined) console.log(`${calls.join()}: ${states} states, ${edges} edges`)
+        assert.isAbove(states, 100)
+      }),
+    1_260_000
+  )
 
-describe("laws of sessions", () => {
+describe("sessions beside their model", () => {
   all(["report", "approval"], { messages: shareOf(2), faults: 1, stops: 0, owners: 2 })
   // They take five minutes.
   const isWhole = process.env["HEDDLE_RUNS"] === "1"
@@ -365,7 +369,7 @@ describe("laws of sessions", () => {
 
   interrupted.forEach((program, index) =>
     it.live(
-      `Q-03: program ${index} is killed at each append of its first run, and resumed`,
+      `Q-03: program ${index} keeps the laws when it is killed at each append of its first run, and resumed`,
       () =>
         Effect.forEach(["within", "hang"] as const, (how) =>
           Effect.gen(function*() {

@@ -71,7 +71,7 @@ const subjects = Arbitrary.map(
 /** The title of the law that values fell under before it was held together with the one about connections. */
 const bounded = "M-03, law 11: when it is stopped, it is over within the grace period, and names what it leaves behind"
 
-describe("laws of a run that waits for others than its tools", () => {
+describe("a run with slow parts besides its tools", () => {
   property(
     "M-02, M-03, law 11: when it is stopped, its connection is closed before any handler has ended, it is over within the grace period, and names what it leaves behind",
     subjects,
@@ -104,9 +104,9 @@ const finds = (problems: ReadonlyArray<string>, pattern: RegExp): void =>
 
 const quick: Slow = { place: "onEvent", pace: "soon", after: 1000 }
 
-describe("planted violations", () => {
+describe("planted violations beside a slow part", () => {
   for (const way of ["cancel", "deadline", "interrupt", "take"] as const) {
-    it.effect(`M-02, law 11: a run that closes its connection after its handlers: ${way}`, () =>
+    it.effect(`M-02, law 11: the closing law finds a run that closes its connection after its handlers: ${way}`, () =>
       Effect.gen(function*() {
         // A reader that leaves does so when the second tool has started.
         const { how, played, stop } = at11(way, quick, speaking, 7)
@@ -128,7 +128,7 @@ describe("planted violations", () => {
   for (const place of Object.keys(places) as ReadonlyArray<Place>) {
     for (const way of ["cancel", "deadline", "interrupt"] as const) {
       if (place === "cancel" && way === "cancel") continue
-      it.effect(`M-03, law 11: a run that waits for a slow part, or does not name it: ${place}, ${way}`, () =>
+      it.effect(`M-03, law 11: the bound law finds a run that waits for a slow part or does not name it: ${place}, ${way}`, () =>
         Effect.gen(function*() {
           for (const pace of ["deaf", "late"] as const) {
             const slow: Slow = { place, pace, after: 0 }
@@ -149,7 +149,7 @@ describe("planted violations", () => {
     }
   }
 
-  it.effect("M-03, law 11: a finished run that waits for a cancel effect that refuses to stop", () =>
+  it.effect("M-03, law 11: the bound law finds a finished run that waits for a cancel effect that refuses to stop", () =>
     Effect.gen(function*() {
       const slow: Slow = { place: "cancel", pace: "deaf", after: 0 }
       const { how, played, stop } = stopped(brief, slow, { way: "deadline", isAwaited: false, size: 0, at: 151 })
@@ -164,7 +164,7 @@ describe("planted violations", () => {
 describe("a soft stop beside a slow part", () => {
   for (const place of ["onEvent", "append"] as const) {
     for (const way of ["cancel", "deadline"] as const) {
-      it.effect(`M-02: the connection is closed at once, while the run waits for ${place}: ${way}`, () =>
+      it.effect(`M-02: a soft stop closes the connection at once, while the run waits for ${place}: ${way}`, () =>
         Effect.gen(function*() {
           for (const pace of ["never", "deaf", "slowStop"] as const) {
             const slow: Slow = { place, pace, after: place === "onEvent" ? 3 : 2 }

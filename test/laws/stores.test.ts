@@ -361,7 +361,7 @@ const onSqlite = (steps: ReadonlyArray<Step>, preparedStatements: number) =>
     return yield* playing(steps, around, () => reads++ % 2 === 0 ? first.store : second.store)
   }).pipe(Effect.scoped)
 
-describe("laws of stores", () => {
+describe("stores beside their model", () => {
   property("a store in memory gives what the model gives", draws, (draws) => inMemory(stepsOf(draws)), 500)
 
   property(

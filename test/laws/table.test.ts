@@ -180,7 +180,7 @@ const lastOf = (exit: Exit.Exit<unknown, unknown>): Event.ChatResult | undefined
 describe("the lifetime table", () => {
   for (const [name, end] of Object.entries(ends)) {
     for (const kind of kindNames) {
-      it.effect(`laws 3 and 11: ${name}, while a handler ${kind === "never settles" ? kind : `is of kind "${kind}"`}`, () =>
+      it.effect(`laws 3 and 11: only a handler that never settles outlives its run: end "${name}", handler "${kind}"`, () =>
         Effect.gen(function*() {
           const report = yield* Simulation.run(cell(kind, end))
           if (report.exit === undefined || Exit.isFailure(report.exit)) {

@@ -257,16 +257,16 @@ const plantedInJournals: { readonly [name: string]: (record: Record) => Record }
     record._tag === "CallEnded" ? { ...record, message: { ...record.message, isError: false } } : record
 }
 
-describe("a planted mistake is found", () => {
+describe("planted mistakes of the teller and the journal", () => {
   for (const [name, change] of Object.entries(plantedInJournals)) {
-    it.effect(name, () =>
+    it.effect(`a law finds the planted mistake: ${name}`, () =>
       Effect.map(
         check(name, replies, unlike(change), { seed: "planted", runs: 60 }),
         (found) => assert.isDefined(found)
       ))
   }
   for (const [name, tell] of Object.entries(planted)) {
-    it.effect(name, () =>
+    it.effect(`a law finds the planted mistake: ${name}`, () =>
       Effect.map(
         check(name, replies, unfolded(tell), { seed: "planted", runs: 200 }),
         (found) => assert.isDefined(found)

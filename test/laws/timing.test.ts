@@ -95,7 +95,7 @@ const readEvery = (readerPause: number, played: Case): Case => ({
   driving: { ...played.driving, readerPause }
 })
 
-describe("laws of time", () => {
+describe("timing", () => {
   property(
     "X-04: law 7, U-7: decisions do not depend on timing",
     Arbitrary.all([cases, times]),

@@ -141,7 +141,7 @@ const outcomeOf = (name: string, messages: number, budget: number) =>
     patienceOf(messages, budget)
   )
 
-describe("the place of a yield", () => {
+describe("yields in sessions and workers", () => {
   property(
     "O-53: sessions and workers answer the same wherever a fiber yields",
     Arbitrary.all({

@@ -144,7 +144,7 @@ const patience = 400_000
 const outcomeOf = (name: string, messages: number, budget: number) =>
   Yields.outcomeOf(timed(program(name, messages)), budget, patience)
 
-describe("the place of a yield", () => {
+describe("yields in sessions on a cluster", () => {
   property(
     "O-53: sessions on a cluster come to the same wherever a fiber yields",
     Arbitrary.all({

@@ -203,7 +203,7 @@ const differing = (actual: string, expected: string): string => {
   return `${shown(actual)}, expected ${shown(expected)}`
 }
 
-describe("the place of a yield", () => {
+describe("yields in runs and batches", () => {
   property(
     "O-53: runs and batches come to the same, with the same events, wherever a fiber yields",
     cases,
