@@ -53,8 +53,8 @@ const endless = () => {
   return { began, ended, tool }
 }
 
-describe("messages", () => {
-  it.live("a message is answered, and the session has both", () =>
+describe("messages over HTTP", () => {
+  it.live("a posted message is answered, and the session has the message and the reply", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper()], Script.layer([[text("Hel"), text("lo"), finish("stop")]]))
       const events = yield* say(site, "s1", "Hi")
@@ -65,7 +65,7 @@ describe("messages", () => {
       assert.deepStrictEqual(body.messages.map(({ role }: { role: string }) => role), ["user", "assistant"])
     }))
 
-  it.live("the same message again follows its run, and another one under its id is refused", () =>
+  it.live("a repeated message follows its run, and another message under its id is refused", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper()], Script.layer([[text("Hello"), finish("stop")]]))
       const body = { content: "Hi", id: "m1" }
@@ -77,7 +77,7 @@ describe("messages", () => {
       assert.deepStrictEqual([other.status, JSON.parse(other.text).error.code], [409, "id_taken"])
     }))
 
-  it.live("a message while a run is under way is refused, or follows it where that is allowed", () =>
+  it.live("a message during a run is refused, or follows the run if the server allows messages to follow", () =>
     Effect.gen(function*() {
       const { began, tool } = endless()
       const script = () =>
@@ -98,8 +98,8 @@ describe("messages", () => {
     }))
 })
 
-describe("answers", () => {
-  it.live("an approved call runs with its edits, a denied one is answered as denied", () =>
+describe("answers over HTTP", () => {
+  it.live("an approved call runs with its edited arguments, and a denied call is answered as denied", () =>
     Effect.gen(function*() {
       const paid: Array<number> = []
       const site = yield* serve(
@@ -127,7 +127,7 @@ describe("answers", () => {
       assert.deepStrictEqual([again.status, JSON.parse(again.text).error.code], [409, "already_answered"])
     }))
 
-  it.live("some of the answers can be given first: the response says what still waits", () =>
+  it.live("a client can give some answers first, and the response names the remaining suspensions", () =>
     Effect.gen(function*() {
       const site = yield* serve(
         [helper([pay()])],
@@ -169,8 +169,8 @@ describe("answers", () => {
     }))
 })
 
-describe("writes", () => {
-  it.live("W-09: a write reads its session once, and all that a body asks for is in the journal or nothing is", () =>
+describe("session writes", () => {
+  it.live("W-09: a write reads its session once, and appends everything that its body asks for, or nothing", () =>
     Effect.gen(function*() {
       const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
       let done: Array<string> = []
@@ -213,7 +213,7 @@ describe("writes", () => {
       assert.deepStrictEqual(said, ["read", "MessageSubmitted"])
     }))
 
-  it.live("W-11: a list has a bound of its own, and reads no journal", () =>
+  it.live("W-11: session lists have a bound of their own, and read no journal", () =>
     Effect.gen(function*() {
       const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
       const done: Array<readonly [string, number]> = []
@@ -250,7 +250,7 @@ describe("writes", () => {
       assert.deepStrictEqual([refused.status, refused.body.error.code], [429, "too_many_lists"])
     }))
 
-  it.live("W-11: a body of which one answer does not fit gives none of them", () =>
+  it.live("W-11: a body with one invalid answer gives no answer", () =>
     Effect.gen(function*() {
       const site = yield* serve(
         [helper([pay()])],
@@ -270,8 +270,8 @@ describe("writes", () => {
     }))
 })
 
-describe("lifetimes", () => {
-  it.live("W-05: a client that leaves does not stop its run, and the session is whole", () =>
+describe("runs of clients that leave", () => {
+  it.live("W-05: a client that leaves does not stop its run, and the session is complete", () =>
     Effect.gen(function*() {
       const { began, ended, tool } = endless()
       const gate = Deferred.makeUnsafe<void>()
@@ -298,7 +298,7 @@ describe("lifetimes", () => {
       assert.isFalse(yield* Deferred.isDone(ended))
     }))
 
-  it.live("W-05: where runs are attached, a client that leaves stops its run", () =>
+  it.live("W-05: in attached mode a client that leaves stops its run", () =>
     Effect.gen(function*() {
       const { began, ended, tool } = endless()
       const site = yield* serve(
@@ -312,7 +312,7 @@ describe("lifetimes", () => {
       yield* Deferred.await(ended)
     }))
 
-  it.live("W-06: a stop from another connection ends the run, and reports its calls", () =>
+  it.live("W-06: a stop from another connection ends the run and reports its calls", () =>
     Effect.gen(function*() {
       const { began, ended, tool } = endless()
       const site = yield* serve([helper([tool])], Script.layer([[toolCall("c0", "endless"), finish("tool_calls")]]))
@@ -329,8 +329,8 @@ describe("lifetimes", () => {
     }))
 })
 
-describe("failures", () => {
-  it.live("a run whose model refuses ends with a code and one sentence, and is tried again by resume", () =>
+describe("failed runs", () => {
+  it.live("a run refused by its model ends with a code and one sentence, and resume tries it again", () =>
     Effect.gen(function*() {
       const refused = () => Script.preflightError("authentication_failed")
       const model = Script.layer([[refused()], [text("Hello"), finish("stop")]])
@@ -349,7 +349,7 @@ describe("failures", () => {
       assert.deepStrictEqual([nothing.status, JSON.parse(nothing.text).error.code], [409, "nothing_to_retry"])
     }))
 
-  it.live("N-10: a run is begun again by itself only where its error may pass", () =>
+  it.live("N-10: the server begins a run again on its own only after a transient error", () =>
     Effect.gen(function*() {
       const mayPass = [
         "rate_limited",
@@ -381,7 +381,7 @@ describe("failures", () => {
       }
     }))
 
-  it.live("a reply that breaks ends the run as failed, for the AI SDK with an error chunk", () =>
+  it.live("a reply that breaks ends the run as failed, with an error chunk for the AI SDK", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper()], Script.layer([[text("Hel"), Script.streamError("network_error")]]))
       const message = { id: "u1", role: "user", parts: [{ type: "text", text: "Hi" }] }
@@ -391,10 +391,10 @@ describe("failures", () => {
     }))
 })
 
-describe("offsets", () => {
+describe("offsets of events", () => {
   const replies = () => Script.layer([[text("One"), finish("stop")], [text("Two"), finish("stop")]])
 
-  it.live("a reader goes on where it was, and a stale offset gets a reset and the run as a whole", () =>
+  it.live("a reader continues at its offset, and a stale offset gets a reset and the whole run", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper()], replies(), { joinMillis: 0 })
       const first = yield* Effect.promise(() => site.open("GET", `${at}/s1/events`))
@@ -434,7 +434,7 @@ describe("offsets", () => {
       }
     }))
 
-  it.live("W-09: a reader that does not read neither slows the run nor loses anything", () =>
+  it.live("W-09: a reader that does not read neither slows the run nor loses events", () =>
     Effect.gen(function*() {
       const words = Array.from({ length: 2_000 }, (_, index) => `${index} ${"x".repeat(500)} `)
       const gate = Deferred.makeUnsafe<void>()
@@ -494,8 +494,8 @@ describe("offsets", () => {
     }))
 })
 
-describe("loads", () => {
-  it.live("W-08: 50 sessions of 150 deltas each at once: none is lost, and none comes twice", () =>
+describe("servers under load", () => {
+  it.live("W-08: 50 concurrent sessions of 150 deltas each lose no delta and repeat no delta", () =>
     Effect.gen(function*() {
       const words = Array.from({ length: 150 }, (_, index) => `${index},`)
       const model = Adapter.layer({
@@ -521,7 +521,7 @@ describe("loads", () => {
       assert.deepStrictEqual(new Set(said), new Set([words.join("")]))
     }))
 
-  it.live("W-10: of 10 MB of arguments and results nothing is cut, and the message that posts them back is taken", () =>
+  it.live("W-10: 10 MB of arguments and results arrive uncut, and the server accepts the message that posts them back", () =>
     Effect.gen(function*() {
       const big = "x".repeat(5_000_000)
       const echo = Tool.make("echo", {
@@ -557,8 +557,8 @@ describe("loads", () => {
     }))
 })
 
-describe("processes", () => {
-  it.live("W-06, W-07: another server over the same store reads, stops and goes on with a run", () =>
+describe("servers over one store", () => {
+  it.live("W-06, W-07: another server over the same store reads, stops and continues a run", () =>
     Effect.gen(function*() {
       const store = Layer.succeedContext(yield* Layer.build(Session.Store.layerMemory))
       const { began, tool } = endless()

@@ -87,7 +87,7 @@ const noProblems = (...clients: ReadonlyArray<{ readonly problems: ReadonlyArray
   assert.deepStrictEqual([...clients.flatMap(({ problems }) => problems), ...warnings], [])
 
 describe("AG-UI", () => {
-  it.live("W-02: a client that lacks turns of its thread has them with its next run, under the ids of their streams", () =>
+  it.live("W-02: a client that lacks turns of its thread receives them with its next run, under the ids of their streams", () =>
     Effect.gen(function*() {
       const url = yield* (yield* site).start
       const first = clientOf(url)
@@ -120,7 +120,7 @@ describe("AG-UI", () => {
       noProblems(first, second)
     }))
 
-  it.live("W-07: a client joins a run in the middle, and has what the one that began it has", () =>
+  it.live("W-07: a client that joins a run in the middle has the same messages as the client that began the run", () =>
     Effect.gen(function*() {
       const { began, gate, start } = yield* site
       const url = yield* start
@@ -140,7 +140,7 @@ describe("AG-UI", () => {
       noProblems(first, second)
     }))
 
-  it.live("W-07: a client that joins a thread which waits has its interrupts, also in the next process", () =>
+  it.live("W-07: a client that joins a waiting thread has its interrupts, also in the next process", () =>
     Effect.gen(function*() {
       const { start } = yield* site
       const before = yield* Effect.scoped(Effect.gen(function*() {

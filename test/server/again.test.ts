@@ -92,7 +92,7 @@ describe("a page that asks again", () => {
     const page = (site: Site, send: typeof fetch, messages: ReadonlyArray<UIMessage> = []) =>
       chatWith(protocol, site.url + at, { fetch: send, messages })
 
-    it.live(`O-29: ai ${protocol}: a reply whose first run could not start is one message for a page that resumes it bare`, () =>
+    it.live(`O-29: ai ${protocol}: a reply whose first run could not start is one message for a page that resumes without its messages`, () =>
       Effect.gen(function*() {
         const [began, gate] = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
         const waiting = Effect.andThen(Deferred.succeed(began, undefined), Deferred.await(gate))
@@ -143,7 +143,7 @@ describe("a page that asks again", () => {
       }))
 
     for (const [name, ask] of Object.entries(ways)) {
-      it.live(`O-29, O-30: ai ${protocol}, ${name}: a message that never arrived is sent, once`, () =>
+      it.live(`O-29, O-30: ai ${protocol}, ${name}: a message that never arrived is sent once`, () =>
         Effect.gen(function*() {
           const site = yield* serve(
             [helper()],
@@ -173,7 +173,7 @@ describe("a page that asks again", () => {
           })
         }))
 
-      it.live(`O-29, O-31: ai ${protocol}, ${name}: a run that failed is tried again, with the error of each try, and a run follows it as one alone`, () =>
+      it.live(`O-29, O-31: ai ${protocol}, ${name}: a failed run is tried again, each try shows its error, and the next run works as usual`, () =>
         Effect.gen(function*() {
           const site = yield* serve([helper()], Script.layer(failing), { protocol })
           yield* Effect.promise(async () => {
@@ -196,7 +196,7 @@ describe("a page that asks again", () => {
           })
         }))
 
-      it.live(`O-29: ai ${protocol}, ${name}: a run that failed before it said anything is tried again, also after a reload`, () =>
+      it.live(`O-29: ai ${protocol}, ${name}: a run that failed before its first text is tried again, also after a reload`, () =>
         Effect.gen(function*() {
           const refused = [preflightError("authentication_failed")]
           const site = yield* serve(
@@ -220,7 +220,7 @@ describe("a page that asks again", () => {
           })
         }))
 
-      it.live(`O-29: ai ${protocol}, ${name}: a reply whose connection broke is whole, wherever that was and whatever runs`, () =>
+      it.live(`O-29: ai ${protocol}, ${name}: a reply whose connection broke anywhere is complete after the page asks again`, () =>
         Effect.gen(function*() {
           const gate = yield* Deferred.make<void>()
           const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.as(Deferred.await(gate), "waited") })
@@ -272,7 +272,7 @@ describe("a page that asks again", () => {
   })
   const user = (id: string, said: string) => ({ id, role: "user", parts: [{ type: "text", text: said }] })
 
-  it.live("O-29: of a whole reply nothing is tried again: another one is unsupported, the same message has it again", () =>
+  it.live("O-29: a complete reply is not tried again: another reply is unsupported, and the same message returns the reply", () =>
     Effect.gen(function*() {
       const site = yield* serve(
         [helper()],
@@ -307,7 +307,7 @@ describe("a page that asks again", () => {
       })
     }))
 
-  it.live("O-29: while a call waits nothing is tried again", () =>
+  it.live("O-29: a run is not tried again while a call waits", () =>
     Effect.gen(function*() {
       const pay = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
       const site = yield* serve([helper([pay])], Script.layer([[toolCall("p", "pay"), finish("tool_calls")]]))
@@ -330,7 +330,7 @@ describe("a page that asks again", () => {
 })
 
 describe("a retry", () => {
-  it.live("O-31: one that was accepted is in the journal, and is not lost with the process", () =>
+  it.live("O-31: an accepted retry is in the journal, so that the process may end", () =>
     Effect.gen(function*() {
       const base = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
       const [asked, gate] = [Deferred.makeUnsafe<void>(), Deferred.makeUnsafe<void>()]
@@ -364,7 +364,7 @@ describe("a retry", () => {
       assert.strictEqual((yield* Fiber.join(accepted)).status, 202)
     }))
 
-  it.live("O-31: one that fails again ends with its error, over each wire and however often", () =>
+  it.live("O-31: a retry that fails again ends with its error, over each wire and however often", () =>
     Effect.gen(function*() {
       const reasons = [
         "authentication_failed",
@@ -393,7 +393,7 @@ describe("a retry", () => {
       })
     }))
 
-  it.live("O-31: it is one run, however often it is asked for, at this server and at another one", () =>
+  it.live("O-31: concurrent retries at two servers are one run", () =>
     Effect.gen(function*() {
       const store = Layer.succeedContext(yield* Layer.build(Session.Store.layerMemory))
       const { model, opened, say } = told()
@@ -433,7 +433,7 @@ describe("a retry", () => {
       assert.strictEqual(opened(), 1)
     }))
 
-  it.live("O-31: a stream that is asked for right after a retry was accepted has it", () =>
+  it.live("O-31: a stream requested right after an accepted retry has the retried reply", () =>
     Effect.gen(function*() {
       const refused = [preflightError("invalid_request")]
       const site = yield* serve([helper()], Script.layer([refused, [text("Hello."), finish("stop")]]))
@@ -447,7 +447,7 @@ describe("a retry", () => {
       })
     }))
 
-  it.live("O-29: a client of AG-UI asks again by a run with the same messages: failed or not, it has everything once", () =>
+  it.live("O-29: an AG-UI client retries by a run with the same messages, and has each text once after failures and successes", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper()], Script.layer(failing))
       yield* Effect.promise(async () => {
@@ -468,7 +468,7 @@ describe("a retry", () => {
       })
     }))
 
-  it.live("O-29: a page of AG-UI has the ids that one has which is loaded, where the first run could not start", () =>
+  it.live("O-29: a live AG-UI page and a loaded AG-UI page have the same ids if the first run could not start", () =>
     Effect.gen(function*() {
       const site = yield* serve(
         [helper()],

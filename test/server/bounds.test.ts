@@ -239,14 +239,24 @@ const takenIn = (others: number) => (program: typeof minutes extends Arbitrary.A
     return wrong
   })
 
-describe("what is held and taken", () => {
-  property("W-11: of a minute is what a plain list of times has", minutes, takenIn(0), 3_000)
+describe("the bounds of a server", () => {
+  property("W-11: the server counts the writes of a minute like a plain list of times", minutes, takenIn(0), 3_000)
 
-  property("W-11: of a minute is the same beside ten thousand others", minutes, takenIn(10_001), 1_000)
+  property(
+    "W-11: the server counts the writes of a minute alike beside ten thousand other principals",
+    minutes,
+    takenIn(10_001),
+    1_000
+  )
 
-  property("W-11: is what a plain list of it has, whatever was opened, refused and closed", programs, counted, 3_000)
+  property(
+    "W-11: the server counts open items like a plain list, whatever was opened, refused and closed",
+    programs,
+    counted,
+    3_000
+  )
 
-  it("W-11: each bound of a number at once is one of the kinds, and each of a minute is another", () => {
+  it("W-11: every concurrency bound and every rate bound has a kind in this test", () => {
     const kinds = Object.keys(most).sort()
     // The others bound the size of one thing, or what a store or the logs have.
     const others =
@@ -329,9 +339,9 @@ interface Held {
 const statusOf = ({ status }: Connection, isHeld: () => boolean) =>
   Effect.raceFirst(status, Effect.as(until("the request", Effect.sync(isHeld), (is) => is), 0))
 
-describe("a server that holds two of something", () => {
+describe("a server with places for two", () => {
   for (const kind of ["streams", "begun", "bodies", "addresses"]) {
-    it.live(`W-11: takes one for one that was closed, and no more: ${kind}`, () =>
+    it.live(`W-11: a server takes one new request for each closed request, and no more: ${kind}`, () =>
       Effect.gen(function*() {
         const { kinds, site } = yield* holding
         const open = kinds[kind]!
@@ -369,7 +379,7 @@ describe("a server that holds two of something", () => {
       }))
   }
 
-  it.live("W-11: expects no run of a message that was refused", () =>
+  it.live("W-11: a server expects no run for a refused message", () =>
     Effect.gen(function*() {
       const { site } = yield* holding
       const { url } = site

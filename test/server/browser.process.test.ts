@@ -116,9 +116,9 @@ const ended = async (page: Page): Promise<ReadonlyArray<string>> => {
   return page.locator("section p, section code").allTextContents()
 }
 
-describe("the page of the guide", () => {
+describe("the chat page of the guide", () => {
   it.live.skipIf(isPassedOver)(
-    "W-04: streams, continues after a cut and a reload, approves by click, and stops by button",
+    "W-04: the page streams, continues after a cut and a reload, approves by click, and stops by button",
     () =>
       Effect.gen(function*() {
         const more = yield* Deferred.make<void>()

@@ -64,8 +64,8 @@ const gated = (name: string, approval = false) => {
 const helper = (tools: ReadonlyArray<Tool.Any>) =>
   Agent.make({ name: "helper", description: "Helps", run: () => ({ tools }) })
 
-describe("a page that is loaded again", () => {
-  it.live("W-04: while an approved call runs, it shows the call as running, and everything once", () =>
+describe("a loaded AI SDK page", () => {
+  it.live("W-04: a page loaded while an approved call runs shows the call as running, and every part once", () =>
     Effect.gen(function*() {
       const { began, gate, tool } = gated("refund", true)
       const site = yield* serve(
@@ -99,7 +99,7 @@ describe("a page that is loaded again", () => {
       assert.strictEqual(again.messages[1]?.id, page.messages[1]?.id)
     }))
 
-  it.live("W-04: in the second step of a run, it shows the first one once", () =>
+  it.live("W-04: a page loaded in the second step of a run shows the first step once", () =>
     Effect.gen(function*() {
       const { began, gate, tool } = gated("look")
       const quick = Tool.make("quick", { parameters: {}, handler: () => Effect.succeed("ok") })
@@ -133,7 +133,7 @@ describe("a page that is loaded again", () => {
       assert.deepStrictEqual(shown(yield* Effect.promise(() => load(site))), whole)
     }))
 
-  it.live("W-04: a denied call is denied before and after", () =>
+  it.live("W-04: a denied call is denied on the live page and on the loaded page", () =>
     Effect.gen(function*() {
       const { tool } = gated("refund", true)
       const site = yield* serve(

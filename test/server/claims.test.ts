@@ -33,7 +33,7 @@ type Next = readonly [
 
 describe("the claim of a served session", () => {
   for (const [what, turns] of Object.entries(script)) {
-    it.live(`O-25: goes back before a reader gets the end of its run: ${what}`, () =>
+    it.live(`O-25: the server releases the claim before a reader gets the end of its run: ${what}`, () =>
       Effect.gen(function*() {
         let store: Journal.Service | undefined
         // A store that takes its time to give a claim back.
@@ -81,7 +81,7 @@ describe("the claim of a served session", () => {
   }
 
   it.live(
-    "O-25: a client that has the end before, elsewhere or raw, is not refused what it sends at once",
+    "O-25: a client that reads the end early, elsewhere or as raw events, is not refused when it writes at once",
     () =>
       Effect.gen(function*() {
         const base = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)

@@ -38,7 +38,7 @@ afterEach(() => {
 
 describe("servers on a cluster", () => {
   it.live(
-    "W-06: the owner drives what another process was asked for, whose client reads its deltas as they come, and stops it",
+    "W-06: the owner drives a run requested at another process, whose client reads its deltas live and stops it",
     () =>
       Effect.gen(function*() {
         // No search and no look at the journal comes within the test: all comes from the other process.
@@ -74,7 +74,7 @@ describe("servers on a cluster", () => {
       })
   )
 
-  it.live("W-07: the owner leaves in a run: a reader elsewhere has each word once, and those of the next owner live", () =>
+  it.live("W-07: when the owner leaves in a run, a reader elsewhere has each word once, and the words of the next owner live", () =>
     Effect.gen(function*() {
       const start = yield* cluster(helper, { joinMillis: 0, term: "2 seconds" })
       const [here, there] = [told(), told()]
@@ -99,7 +99,7 @@ describe("servers on a cluster", () => {
       assert.deepStrictEqual([here.opened(), there.opened()], [1, 1])
     }))
 
-  it.live("W-05: a client of a server in attached mode leaves: its run is stopped where its owner drives it", () =>
+  it.live("W-05: when a client of an attached server leaves, the owner of the session stops the run", () =>
     Effect.gen(function*() {
       const start = yield* cluster(helper, { joinMillis: 0, mode: "attached" })
       const [here, there] = [told(), told()]

@@ -45,9 +45,9 @@ const folded = (entries: Entries) => {
   return { told, views }
 }
 
-describe("a copy of a fold", () => {
+describe("the copy of a fold", () => {
   property(
-    "O-58: tells what the fold of the same records tells at each cut, and neither sees the other",
+    "O-58: a copy of a fold tells at each cut what the fold of the same records tells, and neither sees the other's changes",
     programs,
     (program) =>
       Effect.map(journalOf(program), (entries) => {
@@ -95,9 +95,9 @@ const grown = (value: unknown): void => {
   else if (Array.isArray(value)) value.push("later")
 }
 
-describe("each field of a fold", () => {
+describe("the fields of a fold", () => {
   // Programs do not come to all of them: rules that add messages, typed answers, processes that end within a reply.
-  it("O-58: is in its copy, and is shared with it nowhere", () => {
+  it("O-58: a copy of a fold has every field, and shares no mutable field with the fold", () => {
     const original = new JournalEvents.Telling("s", {}) as any
     const names = Object.keys(original).filter((name) => name !== "fold" && name !== "options")
     for (const name of names) original[name] = filled(name, original[name])
@@ -135,7 +135,7 @@ const followed = (entries: Entries) => {
 
 describe("a fold", () => {
   property(
-    "O-58: names turns by their places, and has the open run, as the state of the journal does behind each record",
+    "O-58: a fold names turns by their places and has the open run, like the journal state after each record",
     programs,
     (program) =>
       Effect.map(journalOf(program), (entries) => {
@@ -163,7 +163,7 @@ const keepings = Arbitrary.schema(
 
 describe("the folds that a process keeps", () => {
   property(
-    "O-58: are those that were used last, as many as a plain list has room for",
+    "O-58: a process keeps the last used folds, as many as a plain list has room for",
     keepings,
     (program) =>
       Effect.sync(() => {

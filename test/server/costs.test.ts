@@ -81,8 +81,8 @@ const served = (options: { readonly publishCost?: boolean }, cost: object, budge
     return { live: eventsOf(sent), told, said }
   }).pipe(Effect.scoped)
 
-describe("the cost that providers report", () => {
-  it.live("V-12: leaves no server without publishCost", () =>
+describe("costs that providers report", () => {
+  it.live("V-12: costs leave no server without publishCost", () =>
     Effect.gen(function*() {
       for (const options of [{}, { publishCost: false }]) {
         const { live, said, told } = yield* served(options, { ...prices, currency: "USD" })
@@ -92,14 +92,14 @@ describe("the cost that providers report", () => {
       }
     }))
 
-  it.live("V-12: is in the usage of each step and run under publishCost, live and from the journal", () =>
+  it.live("V-12: with publishCost, costs are in the usage of each step and run, live and from the journal", () =>
     Effect.gen(function*() {
       const { live, told } = yield* served({ publishCost: true }, prices)
       assert.deepStrictEqual(usagesIn(live), [1, 1, 2, 4, 2].map((count) => times(count)) as never)
       assert.deepStrictEqual(usagesIn(told), usagesIn(live))
     }))
 
-  it.live("V-12: what a run has spent of its budget is at its end under publishCost, live and from the journal", () =>
+  it.live("V-12: with publishCost, the end of a run has its spent budget, live and from the journal", () =>
     Effect.gen(function*() {
       const spentIn = (events: ReadonlyArray<Event.PublicEvent>) =>
         events.flatMap((event) => event._tag === "ChatCompleted" ? [event.spent] : [])
@@ -115,7 +115,7 @@ describe("the cost that providers report", () => {
       }
     }))
 
-  it.live("V-12: has the figures that are known, and is never 0 where none is", () =>
+  it.live("V-12: a usage has the known cost figures, and no cost of 0 for an unknown cost", () =>
     Effect.gen(function*() {
       const { live, told } = yield* served({ publishCost: true }, { totalCost: 0.5 })
       assert.deepStrictEqual(
@@ -127,7 +127,7 @@ describe("the cost that providers report", () => {
       assert.deepStrictEqual(usagesIn(unknown.live).slice(0, 3), [1, 1, 2].map((count) => times(count, {})) as never)
     }))
 
-  it.live("V-12: has its currency, and no figure where that is another one for a part of the run", () =>
+  it.live("V-12: a usage has its currency, and no cost if a part of the run has another currency", () =>
     Effect.gen(function*() {
       const priced = { ...prices, currency: "EUR" }
       const { live, told } = yield* served({ publishCost: true }, priced)
@@ -145,7 +145,7 @@ describe("the sum of usages", () => {
     Response.usage({ totalCost, ...(currency === undefined ? {} : { currency }) })
   const free = Response.usage({ inputTokens: 1, currency: "JPY" })
 
-  it("V-12: keeps the one currency of its parts, in whatever order, and XXX for several", () => {
+  it("V-12: a sum of usages keeps the only currency of its parts, in any order, and is XXX for several currencies", () => {
     const cases: ReadonlyArray<readonly [ReadonlyArray<Response.Usage>, unknown]> = [
       [[cost(1, "EUR"), cost(2, "EUR")], "EUR"],
       [[cost(1), cost(2)], undefined],

@@ -118,7 +118,7 @@ const ways: Readonly<Record<string, (id: string, edits: object) => readonly [pat
 describe("R-590: edited arguments that the tool cannot read are refused before the approval is recorded", () => {
   for (const [form, parameters] of Object.entries(parametersOf)) {
     for (const [way, request] of Object.entries(ways)) {
-      it.live(`by ${way}, to a tool that is declared with ${form}`, () =>
+      it.live(`unreadable arguments sent by ${way} to a tool declared with ${form} are refused, and readable arguments are accepted`, () =>
         Effect.gen(function*() {
           const { paid, pay } = paying(parameters)
           const { site, suspensions, version } = yield* serving({ given: [pay] })
@@ -146,7 +146,7 @@ describe("R-590: edited arguments that the tool cannot read are refused before t
     }
   }
 
-  it.live("of several answers with one that does not fit, none is recorded, nor the message beside them", () =>
+  it.live("a body with one invalid answer of several records no answer and no message", () =>
     Effect.gen(function*() {
       const { paid, pay } = paying()
       const { site, suspensions, version } = yield* serving({ given: [pay] }, [asking(3), ...done])
@@ -167,7 +167,7 @@ describe("R-590: edited arguments that the tool cannot read are refused before t
       assert.deepStrictEqual(paid.toSorted(), [2, 5])
     }))
 
-  it.live("an answer that was given before is the same one, whatever the tool has become", () =>
+  it.live("a repeated answer is accepted, whatever the tool has become", () =>
     Effect.gen(function*() {
       const { paid, pay } = paying()
       const tools = { given: [pay] as ReadonlyArray<Tool.Any> }
@@ -180,7 +180,7 @@ describe("R-590: edited arguments that the tool cannot read are refused before t
       assert.deepStrictEqual(paid, [7])
     }))
 
-  it.live("the tool of now counts; without one the run reads them, once it has its tool again", () =>
+  it.live("the current tool decodes edited arguments, and without the tool the run decodes them once the tool is back", () =>
     Effect.gen(function*() {
       const { paid, pay } = paying()
       const renamed = paying({ sum: Schema.Finite }).pay
@@ -204,7 +204,7 @@ describe("R-590: edited arguments that the tool cannot read are refused before t
       assert.deepStrictEqual(paid, [])
     }))
 
-  it.live("the call of a sub-agent reads them when it runs: its model has the error", () =>
+  it.live("a sub-agent's call decodes edited arguments when it runs, and the sub-agent's model has the error", () =>
     Effect.gen(function*() {
       const { paid, pay } = paying()
       const team = Tool.fromChat("team", { parameters: {}, chat: () => Chat.stream("Pay", { tools: [pay] }) })
@@ -228,7 +228,7 @@ describe("R-591: a program that gives the tools has the same refusal", () => {
       Effect.map(({ session }) => session)
     )
 
-  it.effect("by Session.approve and Session.settle, with the tools of the run or the defaults of the application", () =>
+  it.effect("Session.approve and Session.settle refuse unreadable arguments with the run's tools or the application's default tools", () =>
     Effect.gen(function*() {
       const { pay } = paying()
       const session = yield* waiting(pay)
@@ -260,7 +260,7 @@ describe("R-591: a program that gives the tools has the same refusal", () => {
       assert.deepStrictEqual(taken.approved.map(({ id }) => id), ["c1"])
     }))
 
-  it.effect("also of a call whose effect is unknown; a decoder that breaks or takes too long is left to the run", () =>
+  it.effect("a decoder that breaks or takes too long is left to the run", () =>
     Effect.gen(function*() {
       const session = yield* waiting(paying().pay)
       const breaking = paying(

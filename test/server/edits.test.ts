@@ -79,8 +79,8 @@ const model = Script.layer([
 const provided = <A, E>(effect: Effect.Effect<A, E, any>) =>
   effect.pipe(Effect.provide(Layer.merge(model, Layer.fresh(Session.Store.layerMemory)))) as Effect.Effect<A, E>
 
-describe("an approval", () => {
-  it.effect("V-07: with other arguments has them in the events of its run, live and from the journal", () =>
+describe("an approval with edited arguments", () => {
+  it.effect("V-07: an approval with edited arguments has them in the events of its run, live and from the journal", () =>
     Effect.gen(function*() {
       const { folded, live } = yield* readers(undefined)
       const [, continued = []] = live
@@ -91,13 +91,13 @@ describe("an approval", () => {
       assert.deepStrictEqual(folded, live)
     }).pipe(provided))
 
-  it.effect("V-07: has no arguments where these are not published", () =>
+  it.effect("V-07: an approval has no arguments if the arguments are not published", () =>
     Effect.gen(function*() {
       const { folded, live } = yield* readers("names")
       assert.notInclude(JSON.stringify([folded, live]), "amount")
     }).pipe(provided))
 
-  it.effect("V-09: of one of two calls is a fact of the session until the other is decided, where the tool is published", () =>
+  it.effect("V-09: an approval of one of two calls is in the session until the other is decided, if the tool is published", () =>
     Effect.gen(function*() {
       const opened = yield* Session.open("s")
       const asked = yield* Session.keep(opened, (session) => Session.reply(session, "go", { tools }))

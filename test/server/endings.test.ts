@@ -58,7 +58,7 @@ const stopped = (publish: Publish, ...names: ReadonlyArray<string>) =>
 const named = (ends: ReadonlyArray<{ readonly abandoned?: ReadonlyArray<Event.PublicAbandoned> | undefined }>) =>
   ends.map(({ abandoned }) => abandoned?.map(({ id, kind, name, path }) => ({ id, kind, name, path })))
 
-describe("what was left running", () => {
+describe("abandoned work", () => {
   const deaf0 = { id: "deaf0", kind: "handler", name: "deaf", path: undefined } as const
   const nested = { id: "deaf0", kind: "handler", name: "deaf", path: ["sub0", "deaf0"] } as const
 
@@ -70,7 +70,7 @@ describe("what was left running", () => {
     ["not the sub-agent around it", (tool) => tool === "sub" ? "none" : "all", true, false]
   ]
   for (const [what, publish, own, inner] of extents) {
-    it.effect(`V-07: is named by the end of the run, live and from the journal, where calls are published: ${what}`, () =>
+    it.effect(`V-07: the end of a run names abandoned work, live and from the journal, as far as its calls are published: ${what}`, () =>
       Effect.gen(function*() {
         const alone = yield* stopped(publish, "deaf", "block")
         assert.deepStrictEqual(named(alone.live), [own ? [deaf0] : undefined])
@@ -81,7 +81,7 @@ describe("what was left running", () => {
       }))
   }
 
-  it.effect("V-07: and is left out where nothing was left", () =>
+  it.effect("V-07: the end of a run without abandoned work has no such field", () =>
     Effect.gen(function*() {
       const { live, told } = yield* stopped("all", "block")
       assert.deepStrictEqual(live, [{ outcome: "Cancelled", abandoned: undefined }])
@@ -94,7 +94,7 @@ describe("what was left running", () => {
     return shown?._tag === "ChatCompleted" ? shown.abandoned : undefined
   }
 
-  it("V-07: names no store, whose id has the name of the principal, and takes no entry that is none", () => {
+  it("V-07: the end of a run names no store, whose id has the principal's name, and drops malformed entries", () => {
     const whole = { kind: "handler", id: "c", name: "deaf", ageMillis: 1 }
     assert.deepStrictEqual(shownOf([{ ...whole, secret: "x" }]), [whole] as unknown)
     const refused = [
@@ -111,7 +111,7 @@ describe("what was left running", () => {
     for (const entry of refused) assert.isUndefined(shownOf([entry]), JSON.stringify(entry))
   })
 
-  it("V-07: names a hook and the adapter of the run also where no call is published, and not those inside one", () => {
+  it("V-07: the end of a run names a hook and the run's adapter even without published calls, but not those of inner runs", () => {
     const hook = { kind: "hook", id: runId, name: "onEvent", ageMillis: 1 }
     const adapter = { kind: "adapter", id: runId, name: "stream", ageMillis: 1 }
     const options = { publish: "none", runId } as const
@@ -166,7 +166,7 @@ const denied = (by?: string, reason?: string) => (session: Session.Session) =>
 describe("a denial", () => {
   for (const publish of ["all", "names", "none"] as const) {
     for (const [by, reason] of [["ann", "too dear"], ["ann"], [undefined, "too dear"], []] as const) {
-      it.effect(`V-07: says who (${by}) and why (${reason}), live and from the journal, where ${publish} is published`, () =>
+      it.effect(`V-07: a denial says who (${by}) and why (${reason}), live and from the journal, with publish ${publish}`, () =>
         Effect.gen(function*() {
           const { live, told } = yield* settled(publish, ["pay"], denied(by, reason))
           assert.deepStrictEqual(told, live)
@@ -178,7 +178,7 @@ describe("a denial", () => {
     }
   }
 
-  it.effect("V-07: comes by a journal whose snapshot was taken while another call waited", () =>
+  it.effect("V-07: a denial survives a snapshot taken while another call waited", () =>
     Effect.gen(function*() {
       const { events, onEvent } = living({ runId })
       const run = { tools: [pay], requestId: runId, onEvent }
@@ -203,7 +203,7 @@ describe("a denial", () => {
       Session.Store.layerMemory
     ])))
 
-  it.effect("V-07: of one of two calls, says so of that one alone", () =>
+  it.effect("V-07: a denial of one of two calls is in the events for that call only", () =>
     Effect.gen(function*() {
       const settle = (session: Session.Session) =>
         Session.settle(session, [
@@ -217,7 +217,7 @@ describe("a denial", () => {
       assert.sameDeepMembers(told, live)
     }))
 
-  it.effect("V-07: of a call of a sub-agent is in the events of its run", () =>
+  it.effect("V-07: a denial of a sub-agent's call is in the events of the sub-agent's run", () =>
     Effect.gen(function*() {
       const inner: Array<Event.Event> = []
       const tools = [Tool.fromChat("careful", {

@@ -52,8 +52,8 @@ const full = ({ post }: Effect.Success<ReturnType<typeof site>>, route: Route, t
 
 const messages: Route = { method: "POST", path: "/agents/:agent/sessions/:id/messages" }
 
-describe("before a request is let in", () => {
-  it.live("O-41: no byte of a body is read on any route, whether the request is refused or waits", () =>
+describe("authorization before the body", () => {
+  it.live("O-41: the server reads no byte of a body while a request waits for authorize or is refused, on any route", () =>
     Effect.gen(function*() {
       const gate = Deferred.makeUnsafe<void>()
       const asked: Array<string> = []
@@ -98,7 +98,7 @@ describe("before a request is let in", () => {
       assert.deepStrictEqual(yield* all.contents, before)
     }))
 
-  it.live("O-41: authorize is interrupted for a client that leaves, on each route", () =>
+  it.live("O-41: the server interrupts authorize for a client that leaves, on each route", () =>
     Effect.gen(function*() {
       let [asked, left] = [0, 0]
       const all = yield* site({
@@ -121,7 +121,7 @@ describe("before a request is let in", () => {
       }
     }))
 
-  it.live("O-41: a hundred requests that are refused, or wait to be, take nothing from those that are let in", () =>
+  it.live("O-41: a hundred refused or waiting requests take no place from authorized requests", () =>
     Effect.gen(function*() {
       const routes = (yield* table).filter((route) => !isOpen(route))
       for (const token of ["ended", "waits"]) {
@@ -142,7 +142,7 @@ describe("before a request is let in", () => {
       }
     }))
 
-  it.live("O-41: authorize is asked before the body without what the body names, and after it with all of that", () =>
+  it.live("O-41: authorize is asked before the body without the body's names, and after the body with all names", () =>
     Effect.gen(function*() {
       const asked: Array<Server.Question> = []
       const all = yield* site({
@@ -166,7 +166,7 @@ describe("before a request is let in", () => {
       }
     }))
 
-  it.live("O-41: one who may answer, approve or list alone is let in, and does that alone", () =>
+  it.live("O-41: a principal that may only answer, approve or list gets in, and does only that", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const answers = { answers: [{ id: "r1~c0", approve: true }] }
@@ -185,7 +185,7 @@ describe("before a request is let in", () => {
       assert.deepStrictEqual(yield* all.contents, [])
     }))
 
-  it.effect("O-41: all that is asked before a body has ten seconds", () =>
+  it.effect("O-41: authorize has ten seconds before a body", () =>
     Effect.gen(function*() {
       for (const route of (yield* table).filter(hasBody)) {
         const asked = Deferred.makeUnsafe<void>()
@@ -197,7 +197,7 @@ describe("before a request is let in", () => {
       }
     }))
 
-  it.live("O-41: requests of an address that wait are bounded, and those that were let in do not count", () =>
+  it.live("O-41: waiting requests of an address are bounded, and authorized requests do not count", () =>
     Effect.gen(function*() {
       let [isSlow, again] = [false, 0]
       const all = yield* site({
@@ -226,8 +226,8 @@ describe("before a request is let in", () => {
     }))
 })
 
-describe("bodies", () => {
-  it.live("O-41: slow bodies take the places of their principal, and of no other one", () =>
+describe("request bodies", () => {
+  it.live("O-41: slow bodies take only the places of their own principal", () =>
     Effect.gen(function*() {
       const routes = (yield* table).filter(hasBody)
       for (const slow of routes) {
@@ -246,7 +246,7 @@ describe("bodies", () => {
       }
     }))
 
-  it.effect("O-41: a body has its time by its progress", () =>
+  it.effect("O-41: the time limit of a body depends on its progress", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const body = `{"content":"Hi","id":"m1"}`
@@ -295,7 +295,7 @@ describe("bodies", () => {
       assert.strictEqual(yield* drips.reply, "408")
     }))
 
-  it.live("O-41: where all bodies together are too large, one of the principal that has most is refused", () =>
+  it.live("O-41: when all bodies together are too large, the server refuses a body of the principal with the most bytes", () =>
     Effect.gen(function*() {
       const all = yield* site({ bounds: { bodyBytes: 20_000 } })
       const held = yield* all.slow(messages, "ann", " ".repeat(8_000))

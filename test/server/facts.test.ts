@@ -44,8 +44,8 @@ const tools = [
 
 const plain = { readOnly: false, destructive: false, openWorld: false, approval: "never" }
 
-describe("the facts about an agent", () => {
-  it.live("W-31: an agent has its model and its tools, with their hints and which of them ask", () =>
+describe("facts about an agent", () => {
+  it.live("W-31: the facts about an agent name its model and its tools, with their hints and approvals", () =>
     Effect.gen(function*() {
       const agent = Agent.make({
         name: "helper",
@@ -79,7 +79,7 @@ describe("the facts about an agent", () => {
       assert.strictEqual((yield* factsAt(site, "operator@bea")).body.model, "large")
     }))
 
-  it.live("W-31: the facts are for those who may list the sessions, and an agent that is none is refused", () =>
+  it.live("W-31: the facts about an agent are for principals that may list sessions, and an unknown agent is refused", () =>
     Effect.gen(function*() {
       const asked: Array<string> = []
       const agent = Agent.make({
@@ -97,7 +97,7 @@ describe("the facts about an agent", () => {
       assert.deepStrictEqual(bare.body, { name: "helper", description: "Helps", tools: [] })
     }))
 
-  it.live("W-31: a tool has as much as its calls would have: its name alone, or nothing", () =>
+  it.live("W-31: the facts publish a tool as far as its calls: its name only, or nothing", () =>
     Effect.gen(function*() {
       const agent = Agent.make({ name: "helper", description: "Helps", run: () => ({ tools }) })
       const extents: Record<string, "all" | "names" | "none"> = { search: "all", remove: "names" }
@@ -109,7 +109,7 @@ describe("the facts about an agent", () => {
       ])
     }))
 
-  it.live("W-31: what the options hold is given back, and a long description is cut between characters", () =>
+  it.live("W-31: reading the facts releases what the agent's options acquired, and cuts a long description between characters", () =>
     Effect.gen(function*() {
       const done: Array<string> = []
       const long = Tool.make("long", { description: `${"x".repeat(999)}😀`, parameters: {}, handler })
@@ -128,7 +128,7 @@ describe("the facts about an agent", () => {
       assert.deepStrictEqual(done, ["taken", "given back"])
     }))
 
-  it.live("W-31: an agent whose options die has its description and its examples, and says why it has no tools", () =>
+  it.live("W-31: an agent whose options die has its description and examples, and says why it has no tools", () =>
     Effect.gen(function*() {
       const run = (): never => {
         throw new Error("sk-0123456789abcdef")
@@ -158,8 +158,8 @@ const counted = (optionsOf: (count: number) => Effect.Effect<Agent.Options>) =>
     return { facts, asked }
   })
 
-describe("how long the facts are kept", () => {
-  it.effect("W-31: they are read once a minute for each principal, and once for readers at the same time", () =>
+describe("the cache of facts", () => {
+  it.effect("W-31: the server reads the facts once a minute for each principal, and once for concurrent readers", () =>
     Effect.gen(function*() {
       const { asked, facts } = yield* counted((count) => Effect.as(Effect.sleep("1 second"), { model: `m${count}` }))
       const both = yield* Effect.forkChild(
@@ -179,7 +179,7 @@ describe("how long the facts are kept", () => {
       assert.deepStrictEqual(asked, ["helper ann", "helper bea", "helper ann"])
     }))
 
-  it.effect("W-31: options that take longer than ten seconds are given up, and asked for again ten seconds later", () =>
+  it.effect("W-31: options that take longer than ten seconds are given up, and read again ten seconds later", () =>
     Effect.gen(function*() {
       const left = Deferred.makeUnsafe<void>()
       const { asked, facts } = yield* counted((count) =>
@@ -200,7 +200,7 @@ describe("how long the facts are kept", () => {
       assert.strictEqual(asked.length, 2)
     }))
 
-  it.effect("W-31: a reader that leaves does not end the reading of another one", () =>
+  it.effect("W-31: a reader that leaves does not end the reading for another reader", () =>
     Effect.gen(function*() {
       const { asked, facts } = yield* counted(() => Effect.as(Effect.sleep("1 second"), { model: "large" }))
       const first = yield* Effect.forkChild(facts(agent, "ann"))
@@ -213,8 +213,8 @@ describe("how long the facts are kept", () => {
     }))
 })
 
-describe("examples", () => {
-  it("O-11: an example that is no text, or empty, is named with its place", () => {
+describe("examples of an agent", () => {
+  it("O-11: an example that is not a text, or is empty, is a defect that names its index", () => {
     const make = (examples: unknown) => () =>
       Agent.make({ name: "helper", description: "Helps", examples: examples as never, run: () => ({}) })
     assert.throws(make(["Hi", ""]), /examples\[1\]/)

@@ -97,7 +97,7 @@ const settled =
   (session: string) => Effect.repeat(say(session, "after", "after"), { until: ({ status }) => status === 200 })
 
 describe("POST …/fork", () => {
-  it.live("R-560: continues from before a message, and leaves the journal as it is, byte for byte", () =>
+  it.live("R-560: a fork continues from before a message, and leaves the journal unchanged, byte for byte", () =>
     Effect.gen(function*() {
       const { forks, journal, layer } = yield* file
       const calls = [
@@ -150,7 +150,7 @@ describe("POST …/fork", () => {
       assert.deepStrictEqual([yield* journal("ann:s1"), ran], [made.before, []])
     }))
 
-  it.live("R-560: what cannot be branched is refused by the field, and nothing is written", () =>
+  it.live("R-560: a fork that cannot be made is refused with the field's name, and writes nothing", () =>
     Effect.gen(function*() {
       const { journal, layer } = yield* file
       const { ask, fork, say } = yield* site(layer, { bounds: { body: 20_000, taken: 10_000, sessions: 4 } })
@@ -197,7 +197,7 @@ describe("POST …/fork", () => {
       assert.deepStrictEqual([full.status, codeOf(full)], [429, "too_many_sessions"])
     }))
 
-  it.live("R-560: is refused while a run is under way, and where the branch would be full", () =>
+  it.live("R-560: a fork is refused while a run is active, and when the branch would be full", () =>
     Effect.gen(function*() {
       const { journal, layer } = yield* file
       yield* Effect.scoped(Effect.gen(function*() {
@@ -218,7 +218,7 @@ describe("POST …/fork", () => {
       assert.strictEqual((yield* fork("s1", { id: "s2", before: "m1" })).status, 201)
     }))
 
-  it.live("R-560: names the calls behind it also where the tools of the agent are not known", () =>
+  it.live("R-560: a fork names the later calls even if the agent's tools are unknown", () =>
     Effect.gen(function*() {
       const { layer } = yield* file
       let isBroken = false

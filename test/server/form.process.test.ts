@@ -81,7 +81,7 @@ const sent = (by: By) =>
 describe("the form of the guide", () => {
   for (const by of ["text", "call"] satisfies ReadonlyArray<By>) {
     it.live.skipIf(!Browser.hasBrowser())(
-      `R-553: by ${by}: grows before the run ends, also loaded again, and has the accepted value at its end`,
+      `R-553: by ${by}: the form grows before the run ends, also after a reload, and has the accepted value at its end`,
       () =>
         Effect.gen(function*() {
           const { errors, give, page } = yield* sent(by)
@@ -118,7 +118,7 @@ describe("the form of the guide", () => {
   }
 
   it.live.skipIf(!Browser.hasBrowser())(
-    "R-553: says that the order is not whole where no answer fits",
+    "R-553: the form says that the order is incomplete if no answer fits",
     () =>
       Effect.gen(function*() {
         const { errors, give, page } = yield* sent("text")

@@ -52,8 +52,8 @@ const ask = (site: Site, method: string, path: string, body?: unknown) =>
 const say = (site: Site, id: string, content: string, more: object = {}) =>
   ask(site, "POST", `${at}/${id}/messages`, { content, ...more })
 
-describe("a session that has grown to its bounds", () => {
-  it.live("O-58: takes no message after so many turns, is read, answered and deleted, and others are not full", () =>
+describe("a session at its bounds", () => {
+  it.live("O-58: a session with too many turns refuses messages, can be read, answered and deleted, and other sessions work", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper], model, { bounds: { sessionTurns: 3 } })
       for (const content of ["one", "two"]) assert.strictEqual((yield* say(site, "s1", content)).status, 200)
@@ -78,7 +78,7 @@ describe("a session that has grown to its bounds", () => {
       assert.strictEqual((yield* say(site, "s1", "one")).status, 200)
     }))
 
-  it.live("O-58: takes no message after so many bytes, also beside an answer", () =>
+  it.live("O-58: a session with too many bytes refuses messages, and other sessions work", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper], model, { bounds: { sessionBytes: 20_000 }, whileRunning: "follow" })
       assert.strictEqual((yield* say(site, "s1", "x".repeat(21_000))).status, 200)
@@ -115,7 +115,7 @@ const read = (service: Journal.Service) =>
   Effect.provideService(JournalEvents.read("local:s1", {}), Session.Store, service)
 
 describe("a request of a long session", () => {
-  it.effect("O-58: reads the record at the fold that the process has, and those behind it", () =>
+  it.effect("O-58: a request reads the last record that the kept fold has, and the later records", () =>
     Effect.gen(function*() {
       const { given, service } = yield* watched
       yield* appendAll(service, "local:s1", long)
@@ -145,7 +145,7 @@ describe("a request of a long session", () => {
       assert.notDeepEqual(StateData.dataOf(first.kept.state), StateData.dataOf(later.kept.state))
     }).pipe(Effect.scoped))
 
-  it.effect("O-58: finds a session that was deleted, and one that began anew with as many records or more", () =>
+  it.effect("O-58: a request notices a deleted session, and a session that began anew with as many records or more", () =>
     Effect.gen(function*() {
       const { service } = yield* watched
       const begin = (count: number, text: string) =>
@@ -172,7 +172,7 @@ describe("a request of a long session", () => {
       assert.strictEqual((yield* read(service)).version, 0)
     }).pipe(Effect.scoped))
 
-  it.effect("O-58: reads a session whose earlier records a snapshot has removed", () =>
+  it.effect("O-58: a request reads a session whose earlier records a snapshot has removed", () =>
     Effect.gen(function*() {
       const { service } = yield* watched
       yield* appendAll(service, "local:s1", long)
@@ -186,7 +186,7 @@ describe("a request of a long session", () => {
       assert.strictEqual(telling.kept.state.size.turns, kept.state.size.turns)
     }).pipe(Effect.scoped))
 
-  it.live("O-58: reading and serving leave the journal as it is", () =>
+  it.live("O-58: reading and serving do not change the journal", () =>
     Effect.gen(function*() {
       const { given, service, store } = yield* watched
       const site = yield* serve([helper], model, { store: Layer.succeed(Session.Store, service) })

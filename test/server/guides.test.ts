@@ -98,7 +98,7 @@ const refusals = (): ReadonlyArray<string> => {
 }
 
 describe("the guide to production", () => {
-  it.live("W-21: a server that no request can name is a defect that says what to give", () =>
+  it.live("W-21: a server that no request can address is a defect that says which option to give", () =>
     Effect.gen(function*() {
       const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
       const authorize: Server.Authorize = () => Effect.succeed({ principal: "ann" })
@@ -110,7 +110,7 @@ describe("the guide to production", () => {
       assert.include(refused, "Server.layer: hosts is empty")
     }))
 
-  it.live("W-11: a message whose reply would be one stream too many is refused, and is not taken", () =>
+  it.live("W-11: a message whose reply would exceed the stream bound is refused and not recorded", () =>
     Effect.gen(function*() {
       const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
       const bounds = { streams: 0 }
@@ -148,13 +148,13 @@ describe("the guide to production", () => {
       assert.strictEqual(taken, 202)
     }).pipe(Effect.scoped))
 
-  it("W-21: it has every code of a refusal, with its status", () => {
+  it("W-21: the guide lists every refusal code with its status", () => {
     const listed = table("docs/in-production.md", "Code", "Status").map(([code, status]) => `${code} ${status}`)
     assert.deepStrictEqual(listed.toSorted(), refusals())
     assert.isAbove(listed.length, 25)
   })
 
-  it("W-21: it has every option", () => {
+  it("W-21: the guide lists every option", () => {
     const listed = table("docs/in-production.md", "Option of Server.layer").map(([option = ""]) => option)
     const fieldsOf = (file: string, name: string) => {
       const { text } = readSource(`src/server/${file}.ts`)
@@ -165,20 +165,20 @@ describe("the guide to production", () => {
     assert.deepStrictEqual(listed.toSorted(), known.toSorted())
   })
 
-  it("W-21: it has every bound", () => {
+  it("W-21: the guide lists every bound", () => {
     const listed = table("docs/in-production.md", "Bound", "Default").map(([bound = ""]) => bound)
     assert.deepStrictEqual(listed.toSorted(), Object.keys(Bounds.standard).toSorted())
   })
 })
 
 describe("the guide to a chat in the browser", () => {
-  it("W-21: its server has at most 20 lines, and each handler at most 30", () => {
+  it("W-21: the guide's server has at most 20 lines, and each of its handlers at most 30", () => {
     const lines = (text: string) => Guide.linesOf(Guide.exampleOf(guide, text))
     assert.isAtMost(lines("runMain"), 20)
     for (const text of ["createServer(", "new Hono()", "force-dynamic"]) assert.isAtMost(lines(text), 30, text)
   })
 
-  it.live("W-21: its server streams to the chat of the AI SDK, and runs a call that was allowed", () =>
+  it.live("W-21: the guide's server streams to the AI SDK chat, and runs an approved call", () =>
     Effect.gen(function*() {
       const call = Chunks.call({ index: 0, id: "c0", name: "order", arguments: `{"title":"Emma"}` })
       const replies = [
@@ -220,7 +220,7 @@ describe("the guide to a chat in the browser", () => {
       assert.strictEqual(model.requests.length, 2)
     }).pipe(Effect.scoped))
 
-  it.live("W-21: its handler in a Node server answers beside pages of that server", () =>
+  it.live("W-21: the guide's handler answers in a Node server beside that server's own pages", () =>
     Effect.gen(function*() {
       const { server } = yield* load("createServer(")
       const origin = yield* run(server)
@@ -230,7 +230,7 @@ describe("the guide to a chat in the browser", () => {
       assert.strictEqual(refused.status, 404)
     }).pipe(Effect.scoped))
 
-  it.live("W-21: its handler in Hono is called with a request, and runs in a Node server", () =>
+  it.live("W-21: the guide's Hono handler answers a request, and runs in a Node server", () =>
     Effect.gen(function*() {
       const { default: web, dispose } = yield* load("new Hono()")
       yield* Effect.addFinalizer(() => Effect.promise(dispose))
@@ -245,7 +245,7 @@ describe("the guide to a chat in the browser", () => {
       assert.strictEqual(yield* Effect.promise(() => converse(origin)), "Hello.")
     }).pipe(Effect.scoped))
 
-  it.live("W-21: its handlers for Next.js answer who is logged in, behind forwarded headers", () =>
+  it.live("W-21: the guide's Next.js handlers answer the logged in user, behind forwarded headers", () =>
     Effect.gen(function*() {
       const next: { readonly GET: Handler; readonly POST: Handler } = yield* load("force-dynamic")
       const kept = globalThis as { agents?: ReturnType<typeof Server.toWebHandler> }
@@ -277,7 +277,7 @@ describe("the guide to a chat in the browser", () => {
       assert.strictEqual(refused.status, 421)
     }).pipe(Effect.scoped))
 
-  it.live("W-21: its reader of plain events continues where its connection broke, and has each word once", () =>
+  it.live("W-21: the guide's reader of plain events continues after a broken connection, and has each word once", () =>
     Effect.gen(function*() {
       const more = yield* Deferred.make<void>()
       const scripted = yield* Script.make([
@@ -332,7 +332,7 @@ describe("the guide to a chat in the browser", () => {
       yield* Effect.promise(() => again)
     }).pipe(Effect.scoped))
 
-  it.live("W-21: a chat that does not exist yet, or is another principal's, has nothing to resume", () =>
+  it.live("W-21: a chat that does not exist, or belongs to another principal, has no stream to resume", () =>
     Effect.gen(function*() {
       const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
       const authorize: Server.Authorize = ({ headers }) =>
@@ -360,7 +360,7 @@ describe("the guide to a chat in the browser", () => {
       assert.deepStrictEqual(statuses, [202, 200, 204, 204])
     }).pipe(Effect.scoped))
 
-  it.live("W-21: a request without a Host has the host of its address, and one with a Host has that", () =>
+  it.live("W-21: a request without a Host header has the host of its address, and a request with a Host header keeps it", () =>
     Effect.gen(function*() {
       const shop = Agent.make({ name: "shop", description: "Sells books", run: () => Effect.succeed({}) })
       const { dispose, handler } = Server.toWebHandler(

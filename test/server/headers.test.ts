@@ -53,8 +53,8 @@ const shown = (headers: Headers): Record<string, string> => {
   return all
 }
 
-describe("headers of good answers", () => {
-  it.live("W-11: are these and no others on each route, to a listed page, to an own one, and to a program", () =>
+describe("headers of successful responses", () => {
+  it.live("W-11: a successful response has exactly these headers on each route, for a listed page, the server's own page and a program", () =>
     Effect.gen(function*() {
       const { url } = yield* serve(agents, obedient, {
         authorize: byToken(),

@@ -59,12 +59,12 @@ const held = (place: string, reader: Reader) =>
     Effect.as(until("the call", Effect.sync(() => logOf(place)), (lines) => lines.includes("hold")), reader.sent)
   )
 
-describe("kills", () => {
+describe("killed servers", () => {
   for (const isReplaced of [true, false]) {
     it.live(
-      `W-07: killed in a run, ${
-        isReplaced ? "a new process" : "another process that runs already"
-      } resumes it: each word once, no call twice`,
+      `W-07: ${
+        isReplaced ? "a new process" : "another running process"
+      } resumes the run of a killed server, with each word once and no call twice`,
       () =>
         Effect.gen(function*() {
           const place = yield* folder
@@ -102,7 +102,7 @@ describe("kills", () => {
 
   for (const signal of ["SIGKILL", "SIGTERM"] as const) {
     it.live(
-      `W-07: on a cluster the owner gets a ${signal} in a run: those who read it elsewhere read on, each word once`,
+      `W-07: when a cluster owner gets a ${signal} in a run, readers elsewhere continue and have each word once`,
       () =>
         Effect.gen(function*() {
           const place = yield* folder
@@ -145,7 +145,7 @@ describe("kills", () => {
   }
 
   it.live(
-    "W-20: a server that is asked to leave in a run hands it over, ends, and the session is whole",
+    "W-20: a server that is asked to leave in a run hands the run over and ends, and the session is complete",
     () =>
       Effect.gen(function*() {
         const place = yield* folder

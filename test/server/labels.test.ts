@@ -47,7 +47,7 @@ const stores = {
 
 describe("PATCH of a session", () => {
   for (const [name, store] of Object.entries(stores)) {
-    it.live(`W-33: gives a title and a pin, which lists have, and takes them back, on ${name}`, () =>
+    it.live(`W-33: PATCH sets a title and a pin, which lists show, and removes them again, on ${name}`, () =>
       Effect.gen(function*() {
         const { label, list, say } = yield* site({ store })
         for (const id of ["s1", "s2", "s3"]) yield* say(id, `Hi from ${id}`)
@@ -69,7 +69,7 @@ describe("PATCH of a session", () => {
       }))
   }
 
-  it.live("W-33: pinned sessions stand before all pages, and each session is in one of them", () =>
+  it.live("W-33: pinned sessions come before all pages, and each session is on one page", () =>
     Effect.gen(function*() {
       const kept = yield* memory
       const ids = Array.from({ length: 45 }, (_, index) => `s${index}`)
@@ -94,7 +94,7 @@ describe("PATCH of a session", () => {
       assert.deepStrictEqual(seen.map(({ id }) => id).toSorted(), ids.toSorted())
     }))
 
-  it.live("W-33: is for those who may write, to their own sessions and those of the agent", () =>
+  it.live("W-33: only principals that may write can PATCH, and only their own sessions of that agent", () =>
     Effect.gen(function*() {
       const { ask, label, list, say } = yield* site()
       yield* say("s1", "Hi")
@@ -118,7 +118,7 @@ describe("PATCH of a session", () => {
       assert.strictEqual((yield* list()).sessions[0]?.["title"], "Snow")
     }))
 
-  it.live("W-11: a body that is none names the field, says nothing of what it has, and changes nothing", () =>
+  it.live("W-11: an invalid body is refused with the field's name, without the field's value, and changes nothing", () =>
     Effect.gen(function*() {
       const kept = yield* memory
       const { label, say } = yield* site({ store: kept.layer as Layer.Layer<Session.Store>, bounds: { writes: 1_000 } })
@@ -153,7 +153,7 @@ describe("PATCH of a session", () => {
       assert.isUndefined(({} as Record<string, unknown>)["title"])
     }))
 
-  it.live("W-33: counts as a write, and a session that is full takes none", () =>
+  it.live("W-33: a PATCH counts as a write, and a full session refuses it", () =>
     Effect.gen(function*() {
       const few = yield* site({ bounds: { writes: 3 } })
       yield* few.say("s1", "Hi")
@@ -168,7 +168,7 @@ describe("PATCH of a session", () => {
       assert.strictEqual((yield* full.label("s1", { pinned: false })).status, 200)
     }))
 
-  it.live("W-33: takes effect during a run, whose readers see nothing of it", () =>
+  it.live("W-33: a PATCH during a run takes effect, and the run's readers do not see it", () =>
     Effect.gen(function*() {
       const began = Deferred.makeUnsafe<void>()
       const gate = Deferred.makeUnsafe<void>()

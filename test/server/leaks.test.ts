@@ -34,7 +34,7 @@ const sessions = share < 1 ? shareOf(3_000) : 10_000
 const noise = 1_000
 
 describe("ten thousand short sessions", () => {
-  it.live("leave nothing, however they end", () =>
+  it.live("ten thousand short sessions leave nothing behind, however they end", () =>
     Effect.gen(function*() {
       // The observer that every test has keeps the fold of each journal.
       Writers.observed.by = undefined

@@ -47,7 +47,7 @@ const stores = {
 
 describe("a list of sessions", () => {
   for (const [name, layer] of Object.entries(stores)) {
-    it.live(`W-32: finds a text of the title or of the last line in any case, on ${name}, and reads no journal`, () =>
+    it.live(`W-32: a query finds text in the title or the last line in any case, on ${name}, and reads no journal`, () =>
       Effect.gen(function*() {
         const store = yield* watched(layer)
         yield* Effect.provide(
@@ -79,7 +79,7 @@ describe("a list of sessions", () => {
         assert.deepStrictEqual(store.read, [])
       }))
 
-    it.live(`W-32: has those of a status, with the branch of each, on ${name}`, () =>
+    it.live(`W-32: a list can have the sessions of one status, and names the branch of each session, on ${name}`, () =>
       Effect.gen(function*() {
         const store = yield* watched(layer)
         yield* Effect.provide(
@@ -97,8 +97,10 @@ describe("a list of sessions", () => {
         )
         const site = yield* serve([helper], obedient, { store: store.layer })
         const of = (status: string) =>
-          Effect.map(get(site, `?status=${status}`), ({ body }) =>
-            body.sessions.map(({ forkedFrom, id }: Lists.Listed) => [id, forkedFrom]).toSorted())
+          Effect.map(
+            get(site, `?status=${status}`),
+            ({ body }) => body.sessions.map(({ forkedFrom, id }: Lists.Listed) => [id, forkedFrom]).toSorted()
+          )
         assert.deepStrictEqual(yield* of("error"), [["s3", undefined]])
         assert.deepStrictEqual(yield* of("idle"), [["s1", undefined], ["s2", { id: "s1", version: 4, message: "m1" }]])
         assert.deepStrictEqual(yield* of("awaiting_user"), [])
@@ -106,7 +108,7 @@ describe("a list of sessions", () => {
       }))
   }
 
-  it.effect("W-32: has each session once, page by page, also where some are removed, begun and changed meanwhile", () =>
+  it.effect("W-32: a list has each session once, page by page, while sessions are removed, begun and changed", () =>
     Effect.gen(function*() {
       for (let index = 0; index < 65; index++) {
         // Two sessions each are equally old.
@@ -148,7 +150,7 @@ describe("a list of sessions", () => {
       assert.deepStrictEqual(changed, sorted.filter((_, index) => index !== 40))
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("W-32: a page that sessions of other agents alone stand behind is the last one", () =>
+  it.effect("W-32: a page is the last page if only sessions of other agents follow", () =>
     Effect.gen(function*() {
       yield* kept("old", "Old", "Old", "other")
       for (let index = 0; index < 20; index++) {
@@ -160,7 +162,7 @@ describe("a list of sessions", () => {
       assert.isUndefined(next)
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.live("W-32: a wrong parameter is refused by its name, and nothing of it is repeated", () =>
+  it.live("W-32: a wrong parameter is refused with its name, without its value", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper], obedient)
       const wrong = {

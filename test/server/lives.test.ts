@@ -133,7 +133,7 @@ const reloaded = (program: Program) =>
   })
 
 describe("a run", () => {
-  property("R-524: is shown by a page that is loaded as by one that saw it", programs, reloaded, 100)
+  property("R-524: a loaded page shows a run like a page that saw the run live", programs, reloaded, 100)
 
-  property("R-523: is shown from its journal as it was shown while it lived", programs, differing, 100)
+  property("R-523: a run is shown from its journal as it was shown live", programs, differing, 100)
 })

@@ -40,7 +40,7 @@ const actions = Arbitrary.array(
 
 describe("logs", () => {
   property(
-    "W-09: logs count the bytes of the events that they hold, and nothing once their runs and their readers have gone",
+    "W-09: logs count the bytes of their events, and no bytes once their runs and readers are gone",
     actions,
     (actions) =>
       Effect.gen(function*() {

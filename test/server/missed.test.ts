@@ -47,7 +47,7 @@ const isBeginning = (event: Event.PublicEvent): boolean =>
   event._tag === "ToolProgress" && event.nested !== undefined &&
   (event.nested._tag === "RunStarted" || isBeginning(event.nested))
 
-describe("V-07: a live reader of a sub-agent that does much at once", () => {
+describe("V-07: a live reader of a busy sub-agent", () => {
   const parts = {
     sub: { go: [[call("c", "sub")], "go ends"], sub: [many("a"), "sub ends"] },
     deep: {
@@ -57,7 +57,7 @@ describe("V-07: a live reader of a sub-agent that does much at once", () => {
     }
   }
   for (const [depth, said] of Object.entries(parts)) {
-    it.live(`has all of it at the end of the call: ${depth}`, () =>
+    it.live(`the reader has all of the sub-agent's output at the end of the call: ${depth}`, () =>
       Effect.gen(function*() {
         const site = yield* serve([helper], casting(said))
         const at = "/agents/helper/sessions/s1"

@@ -98,9 +98,9 @@ const runs = 3
 /** Where the runs are read from. */
 const places = { "from logs": {}, "from the journal, where logs are full": { log: 10 } }
 
-describe("a reader that comes back with an offset, and stays", () => {
+describe("a reader that returns with an offset, and stays", () => {
   for (const [name, bounds] of Object.entries(places)) {
-    it.live(`W-09: has each run once and whole, ${name}`, () =>
+    it.live(`W-09: a returning reader has each run once and complete, ${name}`, () =>
       Effect.gen(function*() {
         const { ended, open, post, say, served } = yield* site(bounds)
         yield* post
@@ -149,7 +149,7 @@ describe("a reader that comes back with an offset, and stays", () => {
       }))
   }
 
-  it.live("W-09: has each run once and whole, where nothing has read the session meanwhile", () =>
+  it.live("W-09: a returning reader has each run once and complete after a time without readers", () =>
     Effect.gen(function*() {
       const { ended, open, post, say, served } = yield* site({})
       yield* post
@@ -179,7 +179,7 @@ describe("a reader that comes back with an offset, and stays", () => {
       yield* nothingHeld([partsOf(served)])
     }))
 
-  it.live("W-07: has each run once and whole, where a run was broken off and resumed here", () =>
+  it.live("W-07: a returning reader has each run once and complete after an interrupted run was resumed here", () =>
     Effect.gen(function*() {
       const context = yield* Layer.build(Session.Store.layerMemory)
       const { model, say } = told()

@@ -52,7 +52,7 @@ const hasPart = ({ data }: { readonly data: any }) =>
 
 describe("the typed answer of an agent", () => {
   for (const by of bys) {
-    it.live(`R-550: by ${by}, plain events: parts, then the whole, also for readers who join late`, () =>
+    it.live(`R-550: by ${by}, plain events: readers get the parts and then the whole answer, also if they join late`, () =>
       Effect.gen(function*() {
         const { give, model } = answering(by)
         const site = yield* serve([clerk], model)
@@ -73,7 +73,7 @@ describe("the typed answer of an agent", () => {
       }))
 
     for (const protocol of protocols) {
-      it.live(`R-550: by ${by}, ai ${protocol}: a page that saw it, one that joined and one that is loaded`, () =>
+      it.live(`R-550: by ${by}, ai ${protocol}: a live page, a joined page and a loaded page show the typed answer`, () =>
         Effect.gen(function*() {
           const { give, model } = answering(by)
           const site = yield* serve([clerk], model, { protocol })
@@ -98,7 +98,7 @@ describe("the typed answer of an agent", () => {
         }))
     }
 
-    it.live(`R-550: by ${by}, AG-UI: custom events, also for a client that joins behind the end`, () =>
+    it.live(`R-550: by ${by}, AG-UI: custom events have the typed answer, also for a client that joins after the end`, () =>
       Effect.gen(function*() {
         const { give, model } = answering(by)
         const site = yield* serve([clerk], model)
@@ -121,7 +121,7 @@ describe("the typed answer of an agent", () => {
         assert.deepStrictEqual(again.at(-1), [whole, true])
       }))
 
-    it.live(`R-550: by ${by}: another process has the answer of a journal, and of one that was kept short`, () =>
+    it.live(`R-550: by ${by}: another process has the typed answer from the journal, also from a journal shortened by a snapshot`, () =>
       Effect.gen(function*() {
         const { give, model } = answering(by)
         const store = Layer.succeed(Session.Store, yield* Effect.provide(Session.Store, Session.Store.layerMemory))
@@ -146,11 +146,11 @@ describe("the typed answer of an agent", () => {
   }
 })
 
-describe("the typed answer of a session that another process drives", () => {
+describe("a typed answer in another process", () => {
   const script = () =>
     Script.layer([[Script.toolCall("c", "final_answer", JSON.parse(pieces.join(""))), Script.finish("tool_calls")]])
 
-  it.live("R-551: the report of a cluster has it, encoded, and its readers have the event", () =>
+  it.live("R-551: a cluster report has the encoded typed answer, and its readers have the event", () =>
     Effect.gen(function*() {
       const client = yield* SessionClient.SessionClient
       const elements = yield* Stream.runCollect(client.follow("ann", client.reply("ann", "Two of Emma")))
@@ -166,7 +166,7 @@ describe("the typed answer of a session that another process drives", () => {
       )
     )))
 
-  it.live("R-551: a worker gives the result with it, encoded", () =>
+  it.live("R-551: a worker gives the result with the encoded typed answer", () =>
     Effect.gen(function*() {
       const ended = yield* Deferred.make<Event.ChatResult>()
       yield* Layer.build(
@@ -181,7 +181,7 @@ describe("the typed answer of a session that another process drives", () => {
 
 describe("the log of a run", () => {
   for (const where of ["the run", "a run inside"]) {
-    it.effect(`R-552: has the last part of an answer of ${where} alone`, () =>
+    it.effect(`R-552: the log of a run keeps only the last part of a typed answer of ${where}`, () =>
       Effect.gen(function*() {
         const hub = new Logs.Hub({ ...Bounds.standard, log: 200_000 }, 0, yield* Effect.scope, {}, yield* Clock.Clock)
         hub.begin("s", { runId: "r", version: 1, takes: undefined, past: [] })

@@ -85,12 +85,12 @@ const held = (gate: Deferred.Deferred<void>, at: string, script: Parameters<type
         )
     })))
 
-describe("a server of one's own", () => {
-  it("has under eighty lines", () => {
+describe("the guide to your own server", () => {
+  it("the server has fewer than eighty lines", () => {
     assert.isBelow(Own.lines(), 80)
   })
 
-  it.live("lists, streams, asks for an approval, and continues after it", () =>
+  it.live("the server lists sessions, streams, asks for an approval, and continues after the approval", () =>
     Effect.gen(function*() {
       const { ask, list, post } = yield* serve(Script.layer([
         [toolCall("c1", "order"), finish("tool_calls")],
@@ -120,7 +120,7 @@ describe("a server of one's own", () => {
       assert.deepStrictEqual(yield* list(), [{ id: "s1", next: "nothing", title: "Order" }])
     }).pipe(Effect.scoped))
 
-  it.live("gives a reader in the middle of a run all of it once, and stops the run", () =>
+  it.live("the server gives a reader that joins in the middle of a run all events once, and stops the run", () =>
     Effect.gen(function*() {
       const gate = yield* Deferred.make<void>()
       const { ask, post } = yield* serve(held(gate, "three ", [
@@ -149,7 +149,7 @@ describe("a server of one's own", () => {
       for (const read of [first, late]) assert.strictEqual(saidIn(yield* read(isSession)).at(-1), "assistant: Last.")
     }).pipe(Effect.scoped))
 
-  it.live("shows a user nothing of another one, and refuses bodies of another form", () =>
+  it.live("the server shows a user nothing of another user, and refuses malformed bodies", () =>
     Effect.gen(function*() {
       const { ask, list, post } = yield* serve(Script.layer([[toolCall("c1", "order"), finish("tool_calls")]]))
       yield* post("s1/messages", { id: "m1", text: "Order" })

@@ -153,10 +153,10 @@ const readers: Record<
     Effect.map(Effect.promise(() => fetch(`${asked.url}${at}/${id}/stream`)), messageOf)
 }
 
-describe("a session elsewhere", () => {
+describe("a session in another process", () => {
   for (const [kind, reading] of Object.entries(readers)) {
     for (const isSent of [false, true]) {
-      it.live(`W-07: ${kind} ${isSent ? "is sent again to the next owner" : "breaks off"} at any frame: the client has each word once`, () =>
+      it.live(`W-07: ${kind} ${isSent ? "is sent again to the next owner" : "breaks off"} at any frame, and the client has each word once`, () =>
         Effect.gen(function*() {
           const { asked, between, of, owner } = yield* two
           const whole = new Map<string, number>()
@@ -199,7 +199,7 @@ describe("a session elsewhere", () => {
     }
   }
 
-  it.live("W-06: a run that has ended before its owner is asked for its events is found", () =>
+  it.live("W-06: a run that ended before its owner is asked for its events is found", () =>
     Effect.gen(function*() {
       const { asked, between, of, owner } = yield* two
       const wait = yield* waiting(asked, "s1")
@@ -215,7 +215,7 @@ describe("a session elsewhere", () => {
       assert.deepStrictEqual(read(yield* Effect.promise(() => reader.end())), ["two", "three"])
     }))
 
-  it.live("W-07: an event that is too large for a connection is read from the journal", () =>
+  it.live("W-07: an event too large for a connection is read from the journal", () =>
     Effect.gen(function*() {
       const text = "long ".repeat(1_000)
       const { between, peers } = network(() => "owner")
@@ -243,7 +243,7 @@ describe("a session elsewhere", () => {
       assert.isBelow(longest, 4_000)
     }))
 
-  it.live("W-06: where the owner does not answer, the process that was asked drives the session", () =>
+  it.live("W-06: if the owner does not answer, the process that was asked drives the session", () =>
     Effect.gen(function*() {
       const { model, say } = told()
       const store = process("asked", yield* shared, network(() => "none").peers) as Layer.Layer<Session.Store>
@@ -257,8 +257,8 @@ describe("a session elsewhere", () => {
     }))
 })
 
-describe("bounds", () => {
-  it.live("W-11: runs that other processes drive count in the one that was asked, until they have ended", () =>
+describe("bounds of relayed runs", () => {
+  it.live("W-11: runs driven by other processes count in the process that was asked, until they end", () =>
     Effect.gen(function*() {
       const { peers } = network(() => "owner")
       const store = yield* shared
@@ -283,7 +283,7 @@ describe("bounds", () => {
 })
 
 describe("a run that another process began", () => {
-  it.live("W-07: is resumed here: its readers discard what they have of it, and then read it live", () =>
+  it.live("W-07: when this process resumes another process's run, its readers discard their events and read the run live", () =>
     Effect.gen(function*() {
       const store = yield* shared
       const gate = Deferred.makeUnsafe<void>()
@@ -330,7 +330,7 @@ describe("a run that another process began", () => {
       }
     }))
 
-  it.live("W-07: is taken away from this one: its readers discard what they have, and follow it elsewhere", () =>
+  it.live("W-07: when another process takes over this process's run, its readers discard their events and follow the run there", () =>
     Effect.gen(function*() {
       const store = yield* shared
       const { agent } = holding()

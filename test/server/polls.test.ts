@@ -29,7 +29,7 @@ const counted = Effect.map(Layer.build(Session.Store.layerMemory), (context) => 
 const bounds = { streams: 10_000, writes: 10_000, log: 2_000 }
 
 describe("readers of a run whose log is full", () => {
-  it.live("O-56: ask the store as often as time passes, and not as often as there are events and readers", () =>
+  it.live("O-56: readers of a full log poll the store at a rate that does not depend on events and readers", () =>
     Effect.gen(function*() {
       const { counts, layer } = yield* counted
       const { model, say } = told()
@@ -68,7 +68,7 @@ describe("readers of a run whose log is full", () => {
       yield* nothingHeld([partsOf(site)])
     }))
 
-  it.live("O-56: a reader that leaves while it looks for the others leaves them an other one that looks", () =>
+  it.live("O-56: when the polling reader leaves, another reader polls for the others", () =>
     Effect.gen(function*() {
       const { layer } = yield* counted
       const { model, say } = told()

@@ -66,8 +66,8 @@ const nothingLeft = Effect.suspend(() => nothingHeld(parts.values()))
 
 afterEach(() => parts.clear())
 
-describe("at once", () => {
-  it.live("W-09: the same message twenty times at once is one run, and each response has it whole", () =>
+describe("concurrent writes", () => {
+  it.live("W-09: twenty concurrent copies of a message are one run, and each response has the whole run", () =>
     Effect.gen(function*() {
       const { model, opened, say } = told()
       const site = yield* serve([helper()], model, { bounds: many, joinMillis: 0, store: yield* distant })
@@ -88,7 +88,7 @@ describe("at once", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-09: other messages at once: one is taken, and the others are refused", () =>
+  it.live("W-09: of concurrent different messages the server takes one and refuses the others", () =>
     Effect.gen(function*() {
       const { model, opened, say } = told()
       const site = yield* serve([helper()], model, { bounds: many, joinMillis: 0, store: yield* distant })
@@ -117,7 +117,7 @@ describe("at once", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-09: the first messages of many sessions at once are as many as the bound has", () =>
+  it.live("W-09: concurrent first messages begin as many sessions as the bound allows", () =>
     Effect.gen(function*() {
       const bounds = { ...many, sessions: 3 }
       const site = yield* serve([helper()], obedient, { bounds, joinMillis: 0, store: yield* distant })
@@ -130,7 +130,7 @@ describe("at once", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-09: answers from ten connections at once count once; of two words one counts", () =>
+  it.live("W-09: an answer from ten concurrent connections counts once, and of two different answers one counts", () =>
     Effect.gen(function*() {
       const paid: Array<number> = []
       const pay = Tool.make("pay", {
@@ -170,7 +170,7 @@ describe("at once", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-06: a stop beside a message leaves a session that is whole and goes on, and nothing acts after its end", () =>
+  it.live("W-06: a stop concurrent with a message leaves a complete session that continues, and nothing acts after the end", () =>
     Effect.gen(function*() {
       let acts = 0
       const act = Tool.make("act", {
@@ -197,7 +197,7 @@ describe("at once", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-09: a message right after the end of a run is taken, thirty times", () =>
+  it.live("W-09: a message right after the end of a run is accepted, thirty times", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper()], obedient, { bounds: { ...many, runs: 1 }, joinMillis: 0 })
       const follower = yield* Effect.gen(function*() {
@@ -228,7 +228,7 @@ describe("at once", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-06: two servers over one store: the same message at both is one run, and both have it whole", () =>
+  it.live("W-06: concurrent copies of a message at two servers over one store are one run, and both have the whole run", () =>
     Effect.gen(function*() {
       const store = Layer.succeedContext(yield* Layer.build(Session.Store.layerMemory))
       const { model, opened, say } = told()
@@ -253,8 +253,8 @@ describe("at once", () => {
     }))
 })
 
-describe("removal", () => {
-  it.live("W-06: a session with a run is not removed; once it is, its readers end and see nothing of the next one", () =>
+describe("the removal of a session", () => {
+  it.live("W-06: a running session cannot be removed, and readers of a removed session end and see nothing of its successor", () =>
     Effect.gen(function*() {
       const { model, say } = told()
       const site = yield* serve([helper()], model, { bounds: many, joinMillis: 0 })
@@ -278,11 +278,11 @@ describe("removal", () => {
     }))
 })
 
-describe("readers", () => {
+describe("concurrent readers", () => {
   const ids = (sent: ReadonlyArray<Sent>) => sent.map(({ id }) => id)
 
   it.live(
-    "W-09: a hundred readers come and go at any moment of a run: each event once, in order, no gap",
+    "W-09: each of a hundred readers that come and go at any moment has each event once, in order and without a gap",
     () =>
       Effect.gen(function*() {
         const { model, say } = told()
@@ -354,7 +354,7 @@ describe("readers", () => {
     60_000
   )
 
-  it.live("W-09: a reader goes on from any offset of a run that is under way", () =>
+  it.live("W-09: a reader continues from any offset of an active run", () =>
     Effect.gen(function*() {
       const { model, say } = told()
       const site = yield* serve([helper()], model, { bounds: many, joinMillis: 0 })
@@ -379,7 +379,7 @@ describe("readers", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-09: a reader that does not read holds a bounded part of the runs that follow", () =>
+  it.live("W-09: a reader that does not read holds a bounded part of the later runs", () =>
     Effect.gen(function*() {
       const { model, say } = told()
       const site = yield* serve([helper()], model, { bounds: many, joinMillis: 0 })
@@ -412,7 +412,7 @@ describe("readers", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-09: the logs of a process have a bound together, past which runs that have ended are forgotten first", () =>
+  it.live("W-09: the logs of a process have a common bound, and ended runs are forgotten first", () =>
     Effect.gen(function*() {
       const { model, say } = told()
       const site = yield* serve([helper()], model, { bounds: { ...many, logs: 3_000 }, joinMillis: 0 })
@@ -433,7 +433,7 @@ describe("readers", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-09: clients that leave at once, also while their response begins, leave nothing", () =>
+  it.live("W-09: clients that leave at once, also while their response begins, leave nothing behind", () =>
     Effect.gen(function*() {
       const { model, say } = told()
       const site = yield* serve([helper()], model, { bounds: many, joinMillis: 0 })
@@ -461,8 +461,8 @@ describe("readers", () => {
     }))
 })
 
-describe("lifetimes", () => {
-  it.live("W-05: where runs are attached, a client that leaves at any moment leaves no run", () =>
+describe("clients that leave", () => {
+  it.live("W-05: in attached mode a client that leaves at any moment leaves no run", () =>
     Effect.gen(function*() {
       let running = 0
       const act = Tool.make("act", {
@@ -503,7 +503,7 @@ describe("lifetimes", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-05: where runs are attached and follow each other, a client that leaves stops its own alone", () =>
+  it.live("W-05: in attached mode with following messages a client that leaves stops only its own run", () =>
     Effect.gen(function*() {
       const begun: Array<string> = []
       const ended: Array<string> = []
@@ -535,7 +535,7 @@ describe("lifetimes", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-05, W-09: without a port, a request that is aborted leaves nothing, and its run goes on", () =>
+  it.live("W-05, W-09: an aborted request without a port leaves nothing behind, and its run continues", () =>
     Effect.gen(function*() {
       const { model, say } = told()
       const held = () => {
@@ -584,7 +584,7 @@ describe("lifetimes", () => {
       yield* nothingLeft
     }))
 
-  it.live("W-05: clients that leave at any moment do not stop their runs, and each session is whole", () =>
+  it.live("W-05: clients that leave at any moment do not stop their runs, and each session is complete", () =>
     Effect.gen(function*() {
       const site = yield* serve([helper()], obedient, { bounds: many, joinMillis: 0 })
       const random = numbers(5)
@@ -626,7 +626,7 @@ const runsIn = (sent: ReadonlyArray<Sent>) => {
 }
 
 describe("a session of two servers", () => {
-  it.live("W-09: a reader has the end of a run elsewhere before the run that begins here", () =>
+  it.live("W-09: a reader has the end of a run elsewhere before the next run that begins here", () =>
     Effect.gen(function*() {
       const context = yield* Layer.build(Session.Store.layerMemory)
       const store = Context.get(context, Session.Store)
@@ -657,7 +657,7 @@ describe("a session of two servers", () => {
       assert.deepStrictEqual(runsIn(sent), [["first", 1], ["second", 1]])
     }))
 
-  it.live("W-07: a run that loses its claim goes on for each reader, where it was and where it is now", () =>
+  it.live("W-07: a run that loses its claim continues for each reader, at its old and at its new owner", () =>
     Effect.gen(function*() {
       const context = yield* Layer.build(Session.Store.layerMemory)
       const store = Layer.succeedContext(context)

@@ -106,7 +106,7 @@ const read = ({ by, cut, run, step }: Place) =>
 
 describe("a reader of one run", () => {
   property(
-    "R-522: gets what a reader of all events gets of that run, and its end",
+    "R-522: a reader of one run gets that run's part of all events, and its end",
     places,
     (place) =>
       Effect.map(read(place), ({ every, one }) => {

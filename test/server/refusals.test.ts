@@ -121,7 +121,7 @@ const ui = (id: string, parts: ReadonlyArray<unknown>, role = "user", more: obje
 const agui = (threadId: string, more: object = {}) => ({ threadId, runId: "r1", messages: [], tools: [], ...more })
 
 describe("principals", () => {
-  it.live("W-11: a foreign session answers on every route as one that does not exist", () =>
+  it.live("W-11: another principal's session answers on every route like a session that does not exist", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -189,7 +189,7 @@ describe("principals", () => {
       assert.deepStrictEqual(all.paid, [])
     }))
 
-  it.live("W-11: an offset of a run of another session is refused as one of no run", () =>
+  it.live("W-11: an offset of another session's run is refused like an offset of no run", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -201,7 +201,7 @@ describe("principals", () => {
       assert.deepStrictEqual(seen(own), seen(none))
     }))
 
-  it.live("W-11: one who may not approve does not approve, by none of the ways in", () =>
+  it.live("W-11: a principal that may not approve cannot approve by any route", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -266,7 +266,7 @@ describe("principals", () => {
       )
     }))
 
-  it.live("W-11: a forged result of a call that waits for a permission is refused", () =>
+  it.live("W-11: a forged result for a call that waits for approval is refused", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -313,7 +313,7 @@ describe("principals", () => {
       )
     }))
 
-  it.live("W-11: who acts on the session of another principal is named in the journal, and needs the permission", () =>
+  it.live("W-11: the journal names a principal that acts on another principal's session, and such an act needs the permission", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", "Hi")
@@ -344,7 +344,7 @@ describe("principals", () => {
 })
 
 describe("authorization", () => {
-  it.live("W-11: a check that fails or dies refuses, and so does a request without a token", () =>
+  it.live("W-11: a check that fails or dies refuses the request, and so does a missing token", () =>
     Effect.gen(function*() {
       const all = yield* site()
       for (const path of [at, `${at}/s1`, `${at}/s1/events`, `${at}/s1/stream`]) {
@@ -356,7 +356,7 @@ describe("authorization", () => {
       yield* refused(all, "a write", { path: `${at}/s1/messages`, body: { content: canary } }, 403, "forbidden", "dies")
     }))
 
-  it.effect("W-11: a check that never answers refuses after ten seconds", () =>
+  it.effect("W-11: a check that never answers refuses the request after ten seconds", () =>
     Effect.gen(function*() {
       for (const never of [Effect.never, Effect.uninterruptible(Effect.never)]) {
         const asked = Deferred.makeUnsafe<void>()
@@ -369,7 +369,7 @@ describe("authorization", () => {
       }
     }))
 
-  it.live("W-11: a stream ends once its token has ended, in each form, and so does one of another principal or session", () =>
+  it.live("W-11: a stream ends once its token has expired, in each format and for each principal and session", () =>
     Effect.gen(function*() {
       const ended = new Set<string>()
       let [principal, of] = ["ann", "ann"]
@@ -409,8 +409,8 @@ describe("authorization", () => {
     }))
 })
 
-describe("ids and agents", () => {
-  it.live("W-11: an id that names no session is refused on every route", () =>
+describe("session ids and agent names", () => {
+  it.live("W-11: an invalid session id is refused on every route", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const bad = [
@@ -454,7 +454,7 @@ describe("ids and agents", () => {
       }
     }))
 
-  it.live("W-11: ids that programs know as names of their own are ids like any other", () =>
+  it.live("W-11: session ids that equal JavaScript property names are ordinary ids", () =>
     Effect.gen(function*() {
       const all = yield* site()
       for (const id of ["__proto__", "constructor", "prototype", "toString", "a".repeat(128), "-", "_"]) {
@@ -467,7 +467,7 @@ describe("ids and agents", () => {
       assert.deepStrictEqual(yield* all.contents, [])
     }))
 
-  it.live("W-11: an agent that does not exist is refused, whatever its name", () =>
+  it.live("W-11: an unknown agent is refused, whatever its name", () =>
     Effect.gen(function*() {
       const all = yield* site()
       for (const agent of ["nosuch", "__proto__", "constructor", "helper%00", "HELPER", "%2e%2e"]) {
@@ -486,12 +486,12 @@ describe("ids and agents", () => {
     }))
 })
 
-describe("browsers", () => {
+describe("requests of browsers", () => {
   const body = { content: canary }
   const path = `${at}/s1/messages`
   const none = { host: "127.0.0.1" }
 
-  it.live("W-11: another host, origin or site is refused before anything else is looked at", () =>
+  it.live("W-11: another host, origin or site is refused before any other check", () =>
     Effect.gen(function*() {
       const all = yield* site({ origins: ["https://app.example.com"] })
       const { host } = new URL(all.url)
@@ -543,7 +543,7 @@ describe("browsers", () => {
       assert.isNull(own.headers.get("access-control-allow-origin"))
     }))
 
-  it.live("W-11: a body of another type is refused, and so is a form without fields", () =>
+  it.live("W-11: a body of another content type is refused, and so is a form without fields", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", "Hi")
@@ -584,7 +584,7 @@ describe("browsers", () => {
       }
     }))
 
-  it.live("W-11: a write without a page needs a token, also where a cookie would do", () =>
+  it.live("W-11: a write without a page needs a token, even if a cookie would do", () =>
     Effect.gen(function*() {
       const all = yield* site({ authorize: () => Effect.succeed({ principal: "ann" }) })
       for (const authorization of [undefined, "", "Basic YW5uOmFubg==", "Bearer", "Bearer "]) {
@@ -605,7 +605,7 @@ describe("browsers", () => {
       }
     }))
 
-  it.live("W-11: preflights are answered for listed pages only, and before the principal is asked for", () =>
+  it.live("W-11: preflights are answered for listed pages only, and before authorize is asked", () =>
     Effect.gen(function*() {
       const all = yield* site({ origins: ["https://app.example.com"], authorize: () => Effect.die("asked") })
       const preflight = (origin: string, to: string) =>
@@ -626,7 +626,7 @@ describe("browsers", () => {
       }
     }))
 
-  it.live("W-11: what was forwarded is not of this machine", () =>
+  it.live("W-11: a forwarded request is not taken for a request of this machine", () =>
     Effect.gen(function*() {
       const { url } = yield* serve(
         [Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({}) })],
@@ -657,7 +657,7 @@ describe("browsers", () => {
       assert.strictEqual((yield* send(url, { path: at, headers: { host: "evil.example" } })).status, 421)
     }))
 
-  it.live("W-11: other methods find nothing, and HEAD reads what GET does and holds nothing open", () =>
+  it.live("W-11: other methods get 404, and HEAD reads the same as GET and holds nothing open", () =>
     Effect.gen(function*() {
       const all = yield* site({ bounds: { streams: 1 } })
       yield* all.ask({
@@ -684,12 +684,12 @@ describe("browsers", () => {
     }))
 })
 
-describe("bodies", () => {
+describe("message bodies", () => {
   const to = `${at}/s1/messages`
   const message = (content: unknown) => ({ path: to, body: { content } })
   const png = (bytes: number) => Buffer.alloc(bytes).toString("base64")
 
-  it.live("W-11: a body that says nothing that can be taken is refused in all protocols", () =>
+  it.live("W-11: an empty or meaningless body is refused in all protocols", () =>
     Effect.gen(function*() {
       const all = yield* site()
       for (
@@ -735,7 +735,7 @@ describe("bodies", () => {
       }
     }))
 
-  it.live("W-11: messages of other roles are not taken over, nor is a reply generated again", () =>
+  it.live("W-11: messages of other roles are not taken over, and no reply is regenerated", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const parts = [{ type: "text", text: canary }]
@@ -776,7 +776,7 @@ describe("bodies", () => {
       )
     }))
 
-  it.live("W-11: data that nest without end are refused or skipped, and their names are names only", () =>
+  it.live("W-11: endlessly nested data are refused or skipped, and their names are plain names", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const deep = `${"[".repeat(200_000)}${"]".repeat(200_000)}`
@@ -810,7 +810,7 @@ describe("bodies", () => {
       assert.isUndefined(({} as Record<string, unknown>)["polluted"])
     }))
 
-  it.live("W-11: each bound of a body is answered by a status, with and without a length", () =>
+  it.live("W-11: each bound of a body is answered with a status, with and without a length", () =>
     Effect.gen(function*() {
       const all = yield* site({
         bounds: { body: 20_000, taken: 1_000, files: 2, file: 100, clientTools: 2, clientTool: 200, writes: 10_000 }
@@ -866,7 +866,7 @@ describe("bodies", () => {
       assert.strictEqual((yield* all.ask({ ...message([file(png(100))]), path: `${at}/s2/messages` })).status, 200)
     }))
 
-  it.live("W-11: a principal has so many sessions, runs, streams and writes, and others have theirs", () =>
+  it.live("W-11: sessions, runs, streams and writes are bounded for each principal, apart from the others", () =>
     Effect.gen(function*() {
       const waiting = JSON.stringify([{ id: "c0", name: "wait" }])
       const quietly = (id: string, content: string) => ({ path: `${at}/${id}/messages?wait=false`, body: { content } })
@@ -922,7 +922,7 @@ describe("bodies", () => {
       assert.strictEqual((yield* writing.say("s1", "Hi", "bob")).status, 200)
     }))
 
-  it.live("W-11: a run that is about to begin counts, whatever else is refused before it does", () =>
+  it.live("W-11: a run about to begin counts, whatever else is refused before it begins", () =>
     Effect.gen(function*() {
       const made = Deferred.makeUnsafe<void>()
       const all = yield* site({ bounds: { runs: 1, taken: 1_000 } }, obedient, Deferred.await(made))
@@ -958,7 +958,7 @@ describe("bodies", () => {
       yield* until("the end of the run", all.say("s2", "three"), ({ status }) => status === 200)
     }))
 
-  it.effect("W-11: a write or a list that was refused for their number does not count", () =>
+  it.effect("W-11: a write or list refused for its rate does not count", () =>
     Effect.gen(function*() {
       const all = yield* site({ bounds: { writes: 3, lists: 3 } })
       const write = Effect.map(all.ask({ path: `${at}/nosuch/resume`, method: "POST" }), ({ status }) => status)
@@ -974,7 +974,7 @@ describe("bodies", () => {
       }
     }))
 
-  it.effect("W-11: bodies that come slowly have a bound in number and in time", () =>
+  it.effect("W-11: slow bodies are bounded in number and in time", () =>
     Effect.gen(function*() {
       const all = yield* site({ bounds: { bodies: 32 } })
       const { port } = new URL(all.url)
@@ -1005,11 +1005,11 @@ describe("bodies", () => {
     }))
 })
 
-describe("answers", () => {
+describe("answers to suspensions", () => {
   const to = `${at}/s1/answers`
   const answer = (...answers: ReadonlyArray<object>) => ({ path: to, body: { answers } })
 
-  it.live("W-11: an answer of another kind, of another form, in vain or too late is refused", () =>
+  it.live("W-11: an answer of the wrong kind or form, a needless answer and a late answer are refused", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [
@@ -1069,7 +1069,7 @@ describe("answers", () => {
       yield* refused(all, "a message", { path: `${at}/s1/messages`, body: { content: "Hi" } }, 409, "waits_for_answers")
     }))
 
-  it.live("O-55: no message has the id of an answer, so that one who may write takes no answer away", () =>
+  it.live("O-55: no message has an answer's id, so that a principal that may write cannot take an answer away", () =>
     Effect.gen(function*() {
       const reply = Deferred.makeUnsafe<void>()
       const late = Layer.effect(
@@ -1123,7 +1123,7 @@ describe("answers", () => {
       yield* refused(all, "another message", { path: "/agui/helper", body: again }, 409, "id_taken")
     }))
 
-  it.live("O-18: a suspension is answered by its id, as the session gives it", () =>
+  it.live("O-18: a suspension is answered by the id that the session shows", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -1133,7 +1133,7 @@ describe("answers", () => {
       assert.deepStrictEqual(all.paid, [1])
     }))
 
-  it.live("O-18: the id of a suspension answers it on each route, whatever ids the model has chosen", () =>
+  it.live("O-18: a suspension's id answers the suspension on each route, whatever call ids the model chose", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const ids = [
@@ -1179,7 +1179,7 @@ describe("answers", () => {
       }
     }))
 
-  it.live("R-527: an id that names no wait is refused on each route, and the refusal says which ids wait", () =>
+  it.live("R-527: an id that names no suspension is refused on each route, and the refusal lists the waiting ids", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -1242,7 +1242,7 @@ describe("answers", () => {
       assert.deepStrictEqual(all.paid, [1])
     }))
 
-  it.live("W-11: an answer after its time is refused", () =>
+  it.live("W-11: an answer after its time limit is refused", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const { text } = yield* all.say("s1", [{ id: "c0", name: "brief" }])
@@ -1257,7 +1257,7 @@ describe("answers", () => {
       assert.include(read.text, "within the time there was")
     }))
 
-  it.live("W-11: an answer in the same words counts once, in others it is refused; an old one stays old", () =>
+  it.live("W-11: a repeated answer counts once, a different answer is refused, and an old answer stays old", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const asking: ReadonlyArray<Asked> = [{ id: "c0", name: "pay", args: { amount: 1 } }]
@@ -1282,7 +1282,7 @@ describe("answers", () => {
       assert.strictEqual((yield* all.suspensions("s1")).length, 1)
     }))
 
-  it.live("O-40: the refusal of an answer in other words says which one stands, and since when", () =>
+  it.live("O-40: the refusal of a different answer says which answer stands, and since when", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [{ id: "c0", name: "pay", args: { amount: 1 } }])
@@ -1294,7 +1294,7 @@ describe("answers", () => {
       assert.include(error.message, new Date().toISOString().slice(0, 10))
     }))
 
-  it.live("W-11: a permission while another call of the turn runs counts once, and when its time has come", () =>
+  it.live("W-11: an approval while another call of the turn runs counts once, as soon as it can apply", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const content = JSON.stringify([{ id: "c0", name: "pay", args: { amount: 1 } }, { id: "c1", name: "wait" }])
@@ -1318,7 +1318,7 @@ describe("answers", () => {
       assert.deepStrictEqual(all.paid, [1])
     }))
 
-  it.live("W-11: the result of a call whose effect is unknown is taken from one who may approve", () =>
+  it.live("W-11: the result of a call with unknown effect is accepted from a principal that may approve", () =>
     Effect.gen(function*() {
       const { layer } = yield* memory
       const began = Deferred.makeUnsafe<void>()
@@ -1367,7 +1367,7 @@ describe("answers", () => {
       assert.include(taken.text, "Heard: it was done")
     }))
 
-  it.live("W-11: a call that waits again after a kill has a name of its own, and the same words count again", () =>
+  it.live("W-11: a call that waits again after a kill has a new id, and the same answer counts again", () =>
     Effect.gen(function*() {
       const { layer } = yield* memory
       const began = [Deferred.makeUnsafe<void>(), Deferred.makeUnsafe<void>()]
@@ -1429,7 +1429,7 @@ describe("answers", () => {
       assert.strictEqual(attempts, 3)
     }))
 
-  it.live("W-11: a call that was approved and then asks is answered as well, each time for what waits", () =>
+  it.live("W-11: an approved call that then asks a question is answered, too, each time for the current suspension", () =>
     Effect.gen(function*() {
       const both = Tool.make("both", {
         parameters: {},
@@ -1455,7 +1455,7 @@ describe("answers", () => {
       assert.include(answered.text, "Heard: 3")
     }))
 
-  it.live("W-11: the result of a tool of the client is taken once, from the message that has the call", () =>
+  it.live("W-11: a client tool's result is taken once, from the message with the call", () =>
     Effect.gen(function*() {
       const all = yield* site()
       const tools = [{ name: "locate", description: "Locates", parameters: {} }]

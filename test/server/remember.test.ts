@@ -57,7 +57,7 @@ const reopened = Effect.map(
 )
 
 describe("remembered approvals over HTTP", () => {
-  it.live("R-561: hold in this process and in the next one, are listed with who gave them, and end where they are deleted", () =>
+  it.live("R-561: remembered approvals apply in this process and the next, are listed with their giver, and end when deleted", () =>
     Effect.gen(function*() {
       const store = yield* reopened
       yield* Effect.scoped(Effect.gen(function*() {
@@ -119,7 +119,7 @@ describe("remembered approvals over HTTP", () => {
       assert.deepStrictEqual(told, [["tool", "ann"], ["arguments", "eve"], ["pay", "ann"], [undefined, "ann"]])
     }))
 
-  it.live("R-561: are refused by the field where the body or the tool does not fit, and nothing is settled", () =>
+  it.live("R-561: a remembered approval that does not fit the body or the tool is refused with the field's name, and settles nothing", () =>
     Effect.gen(function*() {
       const { answer, paid, say, seen } = yield* site(Session.Store.layerMemory)
       const cases: ReadonlyArray<readonly [string, object, number, string]> = [
@@ -144,7 +144,7 @@ describe("remembered approvals over HTTP", () => {
       assert.strictEqual((yield* answer({ remember: "arguments" }, "ann:write,answer,read")).status, 403)
     }))
 
-  it.live("R-561: arguments are listed only where they are published, and a hidden tool is not", () =>
+  it.live("R-561: remembered approvals list arguments only if they are published, and no hidden tool", () =>
     Effect.gen(function*() {
       const store = yield* reopened
       yield* Effect.scoped(Effect.gen(function*() {

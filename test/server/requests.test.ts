@@ -100,8 +100,8 @@ const timesIn = (records: ReadonlyArray<Journal.Record>): ReadonlyArray<Readonly
 const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.as(Effect.sleep(10), "seen") })
 const pay = Tool.make("pay", { parameters: {}, handler: () => Effect.as(Effect.sleep(100), "paid") })
 
-describe("requests of a run", () => {
-  it.effect("V-23: are shown as they go out, and the journal tells them as they were", () =>
+describe("the model requests of a run", () => {
+  it.effect("V-23: live requests appear as they are sent, and the journal tells them the same way", () =>
     Effect.gen(function*() {
       const { live, records, told } = yield* kept(
         named([[delay(30), text("I pay."), toolCall("a", "pay"), finish("tool_calls")], done]),
@@ -121,7 +121,7 @@ describe("requests of a run", () => {
       ])
     }))
 
-  it.effect("V-23: are before the calls that start while their reply is read, in the journal too", () =>
+  it.effect("V-23: a request comes before the calls that start while its reply is read, also in the journal", () =>
     Effect.gen(function*() {
       const script = [
         [text("I look."), toolCall("a", "look"), delay(50), toolCall("b", "look"), finish("tool_calls")],
@@ -151,7 +151,7 @@ describe("requests of a run", () => {
       }])
     }))
 
-  it.effect("V-23: are numbered within their step, and a reply has the times of its own", () =>
+  it.effect("V-23: requests are numbered within their step, and each reply has its own times", () =>
     Effect.gen(function*() {
       const script = [
         [delay(20), Script.streamError("network_error")],
@@ -169,7 +169,7 @@ describe("requests of a run", () => {
       assert.deepStrictEqual(timesIn(records), [["StepCompleted", 520, 520, 2, "one"]])
     }))
 
-  it.effect("V-23: that are tried again say so as that happens, by the reason and the pause", () =>
+  it.effect("V-23: readers see a retried request at once, with the reason and the pause", () =>
     Effect.gen(function*() {
       const retries = [
         { try: 1, code: "rate_limited", afterMillis: 200 },
@@ -185,7 +185,7 @@ describe("requests of a run", () => {
       assert.deepStrictEqual(timesIn(records), [["StepCompleted", 0, 600, undefined, "one"]])
     }))
 
-  it.effect("V-23: of a sub-agent are events of its call, and those of a run that a handler keeps to itself are none", () =>
+  it.effect("V-23: a sub-agent's requests are events of its call, and a handler's private run has none", () =>
     Effect.gen(function*() {
       const research = Tool.fromChat("research", { parameters: {}, chat: () => Chat.stream("Look into it") })
       const secret = Tool.make("secret", { parameters: {}, handler: () => Effect.as(Chat.run("Hush"), "done") })
@@ -206,7 +206,7 @@ describe("requests of a run", () => {
       ])
     }))
 
-  it.effect("V-23: are in no stream of a run, under any policy", () =>
+  it.effect("V-23: the stream of a run has no requests, under any policy", () =>
     Effect.gen(function*() {
       for (const policy of [Policy.standard, Policy.allm, Policy.falai]) {
         const events = yield* withinHour(Stream.runCollect(Chat.stream("go", { tools: [pay], policy }))).pipe(
@@ -216,7 +216,7 @@ describe("requests of a run", () => {
       }
     }))
 
-  it("V-23: are published by their fields alone, and not where one is missing", () => {
+  it("V-23: a request is published by its known fields only, and not if a field is missing", () => {
     const request = { _tag: "RequestStarted", stepIndex: 0, attempt: 1, model: "m", provider: "p", secret: "canary" }
     const shown = (event: object) => Event.toPublic(event as Event.Event)
     assert.deepStrictEqual(shown(request), {
@@ -245,8 +245,8 @@ describe("requests of a run", () => {
   })
 })
 
-describe("requests over HTTP", () => {
-  it.live("V-23: a server shows the tries of a real adapter while the request is under way, and afterwards the reply's", () =>
+describe("model requests over HTTP", () => {
+  it.live("V-23: a server shows the tries of a real adapter while the request runs, and then the reply's request", () =>
     Effect.gen(function*() {
       const answered = Anthropic.reply([Anthropic.text(0, "Blue.")], "end_turn")
       const answers: ReadonlyArray<Models.Answer> = [

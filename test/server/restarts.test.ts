@@ -26,7 +26,7 @@ const attemptsIn = (events: ReadonlyArray<Event.PublicEvent>) =>
   Array.from(foldOf(events).calls, ([path, { attempts }]) => [path, attempts.length])
 
 describe("a run that its next owner resumes", () => {
-  it.live("V-07: a sub-agent, and a call that its tool repeats, start again in the live events as in the journal", () =>
+  it.live("V-07: a sub-agent and a repeated call start again in the live events as in the journal", () =>
     Effect.gen(function*() {
       const store = yield* Effect.map(
         Layer.build(Session.Store.layerMemory),

@@ -96,7 +96,7 @@ const toldBy = (entries: ReadonlyArray<Journal.Entry>) => {
 }
 
 describe("the history of a session", () => {
-  it.effect("R-580: pages of any size are the runs of the session, as a fold of the whole journal tells them", () =>
+  it.effect("R-580: pages of any size have the runs of the session as a fold of the whole journal tells them", () =>
     Effect.gen(function*() {
       const whole = yield* records
       for (let cut = 1; cut <= whole.length; cut++) {
@@ -114,7 +114,7 @@ describe("the history of a session", () => {
       }
     }).pipe(Effect.scoped))
 
-  it.effect("R-580: names the message of a client by its id, any other one by its place, and none behind answers", () =>
+  it.effect("R-580: a page names a client's message by its id, any other message by its place, and no message for answers", () =>
     Effect.gen(function*() {
       const { layer } = yield* counting((yield* records).map(({ record }) => record))
       const { runs } = yield* Effect.provide(pageOf(undefined, 100), layer)
@@ -129,7 +129,7 @@ describe("the history of a session", () => {
       assert.isTrue(runs.every(({ startedAt }) => typeof startedAt === "number"))
     }).pipe(Effect.scoped))
 
-  it.effect("R-581: all pages together read each record once, behind the fold of the journal", () =>
+  it.effect("R-581: all pages together read each record once after the journal's fold", () =>
     Effect.gen(function*() {
       const run = (index: number): ReadonlyArray<Journal.Record> => [
         {
@@ -160,7 +160,7 @@ describe("the history of a session", () => {
       assert.isAtMost(read.records, all.length + 3 * pages.length)
     }).pipe(Effect.scoped))
 
-  it.effect("R-580: tells a run that could not start once, by the run that took its message again", () =>
+  it.effect("R-580: a page shows a run that could not start once, as the run that took its message again", () =>
     Effect.gen(function*() {
       const message = Message.user("Hi")
       const start = (requestId: string): Journal.Record => ({
@@ -185,7 +185,7 @@ describe("the history of a session", () => {
       }
     }).pipe(Effect.scoped))
 
-  it.effect("R-582: has the conversation with which a journal begins as runs, each behind a message of the user", () =>
+  it.effect("R-582: a page shows a journal's initial conversation as runs, each after a user message", () =>
     Effect.gen(function*() {
       const thread = Thread.fromMessages([
         Message.user("a"),
@@ -246,7 +246,7 @@ describe("GET …/runs", () => {
         }))
     )
 
-  it.live("R-583: has the session and its runs, with the message under its id", () =>
+  it.live("R-583: the response has the session and its runs, with each message under its id", () =>
     Effect.gen(function*() {
       const ask = yield* asked()
       yield* ask("POST", "/agents/helper/sessions/s1/messages?wait=false", { id: "m1", content: "Hi" })
@@ -269,7 +269,7 @@ describe("GET …/runs", () => {
       assert.notProperty(body, "before")
     }))
 
-  it.live("R-583: refuses what it cannot read by the name of the field, and creates nothing", () =>
+  it.live("R-583: the server refuses an unreadable parameter with its name, and creates nothing", () =>
     Effect.gen(function*() {
       const store = Context.get(yield* Layer.build(Layer.fresh(Session.Store.layerMemory)), Session.Store)
       const ask = yield* asked({ store: Layer.succeed(Session.Store, store) })

@@ -182,9 +182,9 @@ const servers: Readonly<Record<string, readonly [Parameters<typeof serve>[2], Re
   "with names of calls alone": [{ publish: "names" }, ["the AI SDK"]]
 }
 
-describe("a run behind another one", () => {
+describe("a second run", () => {
   for (const [server, [options, protocols]] of Object.entries(servers)) {
-    it.live(`is as one alone, ${server}`, () =>
+    it.live(`a run after another run works like the only run of its session, ${server}`, () =>
       Effect.gen(function*() {
         const all = yield* site(options)
         let count = 0

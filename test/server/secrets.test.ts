@@ -75,7 +75,7 @@ const principal: Server.Authorize = ({ headers }) =>
     : Effect.fail(mark("token"))
 
 describe("W-12", () => {
-  it.live("W-12: with names alone no response has arguments, results, progress or defaults, also from two agents deep", () =>
+  it.live("W-12: with publish names, no response has arguments, results, progress or defaults, also two agents deep", () =>
     Effect.gen(function*() {
       const { lines, spans, texts, within } = observed()
       const seen: Array<string> = []
@@ -182,7 +182,7 @@ describe("W-12", () => {
       assert.deepStrictEqual(marks(lines.join("\n")), [])
     }))
 
-  it.live("W-12: no log, span or error body has keys, prompts, arguments, results or the errors of a provider", () =>
+  it.live("W-12: no log, span or error body has keys, prompts, arguments, results or provider errors", () =>
     Effect.gen(function*() {
       const { lines, spans, texts, within } = observed()
       const pay = Tool.make("pay", {
@@ -273,7 +273,7 @@ describe("W-12", () => {
       assert.isTrue(lines.some((line) => line.includes("AdapterError: invalid_request")))
     }))
 
-  it.live("W-12: the span of a request has its path, and nothing of what stands behind it", () =>
+  it.live("W-12: a request span has the path, and no query", () =>
     Effect.gen(function*() {
       const { spans, within } = observed()
       const agent = Agent.make({
@@ -317,7 +317,7 @@ describe("W-12", () => {
       assert.deepStrictEqual(marks(inspect(all, { depth: 20, maxStringLength: null })), [])
     }))
 
-  it.live("W-12: a store that breaks and an agent that dies answer by a code, and their logs have nothing of the request", () =>
+  it.live("W-12: a broken store and a dying agent answer with a code, and their logs have nothing of the request", () =>
     Effect.gen(function*() {
       const { lines, within, texts } = observed()
       const agent = Agent.make({

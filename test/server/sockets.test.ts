@@ -63,7 +63,7 @@ const textOf = (route: Route, [headers, version]: readonly [Record<string, strin
 
 describe("sockets", () => {
   it.live(
-    "O-42: a request ends with its socket on every route, with every kind of header, however it is left",
+    "O-42: a request ends with its socket on every route, with every kind of header, however the client leaves",
     () =>
       Effect.gen(function*() {
         const all = yield* site
@@ -99,7 +99,7 @@ describe("sockets", () => {
     120_000
   )
 
-  it.live("O-42: a body that is left in the middle ends its request", () =>
+  it.live("O-42: a body cut in the middle ends its request", () =>
     Effect.gen(function*() {
       const all = yield* site
       for (const [name, [headers, version]] of Object.entries(forms)) {
@@ -122,7 +122,7 @@ describe("sockets", () => {
       yield* nothingHeld([partsOf(all)])
     }), 120_000)
 
-  it.live("O-42: a request that asks for another protocol has the answer of one that does not", () =>
+  it.live("O-42: a request for a protocol upgrade has the same answer as a request without upgrade", () =>
     Effect.gen(function*() {
       const { url } = yield* serve(agents, obedient, { authorize: byToken(), hosts: ["127.0.0.1"], joinMillis: 0 })
       const route: Route = { method: "POST", path: "/agents/:agent/sessions/:id/messages" }
@@ -138,7 +138,7 @@ describe("sockets", () => {
     }))
 })
 
-describe("a server that leaves", () => {
+describe("a server that shuts down", () => {
   /** A client that keeps its connection and asks again and again, until it is refused the connection. */
   const asking = (port: number, statuses: Array<number>, bodies: Array<string>) => {
     const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
@@ -170,7 +170,7 @@ describe("a server that leaves", () => {
     return loop()
   }
 
-  it.live("O-49: clients that keep their connections are answered by the store to the last, or not at all", () =>
+  it.live("O-49: while a server shuts down, clients with kept connections get complete answers or no answer", () =>
     Effect.gen(function*() {
       for (const store of [SessionStore.layerSqlite({ filename: ":memory:" }), Session.Store.layerMemory]) {
         let isReleased = false

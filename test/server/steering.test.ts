@@ -57,7 +57,7 @@ const running = (
   })
 
 describe("a message into a running run, over HTTP", () => {
-  it.live("G45: a steer is delivered once, told to readers, and its outcome can be asked for", () =>
+  it.live("G45: a steer is delivered once, readers see the delivery, and its sender can ask for its outcome", () =>
     Effect.gen(function*() {
       const { ask, end, fate, texts } = yield* running()
       const sent = yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "not that", id: "m/1", mode: "steer" })
@@ -72,7 +72,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.deepStrictEqual(yield* texts, ["go", "not that"])
     }).pipe(Effect.scoped))
 
-  it.live("G45: the sender of a steer reads the run under way to its end", () =>
+  it.live("G45: the sender of a steer reads the active run to its end", () =>
     Effect.gen(function*() {
       const { end, site } = yield* running()
       const reader = yield* Effect.promise(() =>
@@ -89,7 +89,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.strictEqual(seen.at(-1)?._tag, "ChatCompleted")
     }).pipe(Effect.scoped))
 
-  it.live("G49: a message that is taken back is in no request, and is taken back once", () =>
+  it.live("G49: a withdrawn message is in no request, and is withdrawn once", () =>
     Effect.gen(function*() {
       const { ask, end, fate, texts } = yield* running()
       yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "not that", id: "m1", mode: "follow" })
@@ -102,7 +102,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.propertyVal(yield* fate("m1"), "became", "withdrawn")
     }).pipe(Effect.scoped))
 
-  it.live("a message with mode next waits for its run, whatever the server does with others", () =>
+  it.live("a message with mode next waits for its own run, although the server refuses other messages", () =>
     Effect.gen(function*() {
       const { ask, end, site, texts } = yield* running()
       const refused = yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "and this" })
@@ -116,7 +116,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.deepStrictEqual(yield* texts, ["go", "and this"])
     }).pipe(Effect.scoped))
 
-  it.live("G95: a message under a used id is the same one, or is refused", () =>
+  it.live("G95: a repeated message under a used id is accepted, and a different message is refused", () =>
     Effect.gen(function*() {
       const { ask, end, texts } = yield* running()
       const body = { content: "not that", id: "m1", mode: "steer" }
@@ -129,7 +129,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.strictEqual((yield* ask("POST", `${at}/s1/messages?wait=false`, body)).status, 202)
     }).pipe(Effect.scoped))
 
-  it.live("a message that no run under way can have is refused by its reason, where its sender asks for that", () =>
+  it.live("a message that no active run can take is refused with the reason if its sender asks for a refusal", () =>
     Effect.gen(function*() {
       const { ask, end, fate, texts } = yield* running()
       yield* end
@@ -141,7 +141,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.deepStrictEqual(yield* texts, ["go"])
     }).pipe(Effect.scoped))
 
-  it.live("a message that its run ends without is refused before the end, live and from the journal", () =>
+  it.live("a message still waiting when its run ends is refused before the end, live and from the journal", () =>
     Effect.gen(function*() {
       const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
       const { ask, end } = yield* running({ store: Layer.succeed(Session.Store, store) } as object)
@@ -166,7 +166,7 @@ describe("a message into a running run, over HTTP", () => {
       }
     }).pipe(Effect.scoped))
 
-  it.live("a body with a wrong place, and an unknown message, are refused by name", () =>
+  it.live("a body with a wrong place, and an unknown message, are refused with the field's name", () =>
     Effect.gen(function*() {
       const { ask, end } = yield* running()
       const bodies = [
@@ -190,7 +190,7 @@ describe("a message into a running run, over HTTP", () => {
       yield* end
     }).pipe(Effect.scoped))
 
-  it.live("a message for a run alone creates no session, and an id that no address can have is refused", () =>
+  it.live("a message for an active run only creates no session, and an id that fits no address is refused", () =>
     Effect.gen(function*() {
       const { ask, end } = yield* running()
       for (const place of [{ mode: "steer", otherwise: "refuse" }, { mode: "follow", to: "c" }]) {
@@ -206,7 +206,7 @@ describe("a message into a running run, over HTTP", () => {
       yield* end
     }).pipe(Effect.scoped))
 
-  it.live("R-593: a stop and an answer are no messages: under their ids nothing is found or taken back", () =>
+  it.live("R-593: a stop and an answer are not messages: no message is found or withdrawn under their ids", () =>
     Effect.gen(function*() {
       const { ask, end } = yield* running()
       const stopped = yield* ask("POST", `${at}/s1/stop?wait=false`)
@@ -221,7 +221,7 @@ describe("a message into a running run, over HTTP", () => {
       }
     }).pipe(Effect.scoped))
 
-  it.live("a server gives messages without a place to the run under way, under whileRunning steer", () =>
+  it.live("with whileRunning steer, a server gives messages without a place to the active run", () =>
     Effect.gen(function*() {
       const { ask, end, fate, texts } = yield* running({ whileRunning: "steer" })
       assert.strictEqual(
@@ -233,7 +233,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.deepStrictEqual(yield* texts, ["go", "not that"])
     }).pipe(Effect.scoped))
 
-  it.live("a page whose message begins a run reads that run, also where the message comes again", () =>
+  it.live("a page whose message begins a run reads that run, also if the message is repeated", () =>
     Effect.gen(function*() {
       const { end, site, texts } = yield* running({ whileRunning: "steer" })
       yield* end
@@ -248,7 +248,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.deepStrictEqual(yield* texts, ["go", "and now"])
     }).pipe(Effect.scoped))
 
-  it.live("a page that posts while it reads has the words in its one reply, and no second one", () =>
+  it.live("a page that posts while it reads has the words in its only reply, and no second reply", () =>
     Effect.gen(function*() {
       const { end, site, texts } = yield* running({ whileRunning: "steer" })
       const message = { id: "m1", role: "user", parts: [{ type: "text", text: "not that" }] }
@@ -292,8 +292,8 @@ const pageOf = async (text: string) => {
 const partOf = ({ id, parts, text, toolCallId, type }: any) =>
   JSON.parse(JSON.stringify({ id, parts, text, toolCallId, type }))
 
-describe("R-594: a page that is loaded has a message into a run within its one reply, as a page that saw it", () => {
-  it.live("while the run is under way, and when it has ended", () =>
+describe("R-594: a loaded page has a message into a run within its one reply, like a page that saw the run live", () => {
+  it.live("a loaded page shows the message within the reply during the run and after its end", () =>
     Effect.gen(function*() {
       const gates = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
       const began = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
@@ -351,7 +351,7 @@ describe("R-594: a page that is loaded has a message into a run within its one r
     }).pipe(Effect.scoped))
 })
 
-describe("R-592: the sender of a message reads the run that gets it, whichever run that turns out to be", () => {
+describe("R-592: the sender of a message reads the run that takes the message, whichever run that is", () => {
   /** Two servers over one store. The first of them is about to begin a run with the message `m0`, once it is let go. */
   const beginning = Effect.gen(function*() {
     const options = yield* Deferred.make<void>()
@@ -376,7 +376,7 @@ describe("R-592: the sender of a message reads the run that gets it, whichever r
   })
 
   for (const where of ["first", "second"] as const) {
-    it.live(`G45: sent to the ${where} of two processes before the run of an earlier message begins in the first`, () =>
+    it.live(`G45: a steer sent to the ${where} of two processes before an earlier message's run begins is read in that run`, () =>
       Effect.gen(function*() {
         const servers = yield* beginning
         const steer = { content: "not that", id: "m1", mode: "steer" }
@@ -394,7 +394,7 @@ describe("R-592: the sender of a message reads the run that gets it, whichever r
       }).pipe(Effect.scoped))
   }
 
-  it.live("a message that is taken back while its sender reads ends what the sender reads", () =>
+  it.live("a withdrawn message ends its sender's stream", () =>
     Effect.gen(function*() {
       const { ask, end, site } = yield* running()
       const reader = yield* Effect.promise(() =>

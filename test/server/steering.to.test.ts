@@ -47,7 +47,7 @@ const running = Effect.gen(function*() {
 })
 
 describe("a message to a run inside a call, over HTTP", () => {
-  it.live("G51: a message to a sub-agent is in its run alone, and its outcome can be asked for", () =>
+  it.live("G51: a message to a sub-agent is in its run only, and its sender can ask for its outcome", () =>
     Effect.gen(function*() {
       const { ask, asked, end, fate } = yield* running
       const body = { content: "not that", id: "m1", mode: "steer", to: "c" }
@@ -68,7 +68,7 @@ describe("a message to a run inside a call, over HTTP", () => {
       assert.strictEqual((yield* ask("POST", `${at}/s1/messages?wait=false`, body)).status, 202)
     }).pipe(Effect.scoped))
 
-  it.live("the sender of such a message reads the run under way to its end", () =>
+  it.live("the sender of a message to a sub-agent reads the active run to its end", () =>
     Effect.gen(function*() {
       const { end, site } = yield* running
       const sender = yield* Effect.promise(() =>
@@ -85,7 +85,7 @@ describe("a message to a run inside a call, over HTTP", () => {
       }
     }).pipe(Effect.scoped))
 
-  it.live("a path without a run under way is refused, and what is no path names the field", () =>
+  it.live("a path without an active run is refused, and a malformed path is refused with the field's name", () =>
     Effect.gen(function*() {
       const { ask, end, fate, isOver } = yield* running
       const send = (more: object) => ask("POST", `${at}/s1/messages?wait=false`, { content: "no", id: "m", ...more })
@@ -112,7 +112,7 @@ describe("a message to a run inside a call, over HTTP", () => {
       assert.strictEqual(read.status, 404)
     }).pipe(Effect.scoped))
 
-  it.live("G51: a message to a sub-agent is taken back once, or is in its run", () =>
+  it.live("G51: a message to a sub-agent is either withdrawn once or in its run", () =>
     Effect.gen(function*() {
       const { ask, asked, end, fate, isOver } = yield* running
       yield* ask("POST", `${at}/s1/messages?wait=false`, { content: "not that", id: "m1", mode: "follow", to: "c" })

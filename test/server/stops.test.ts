@@ -41,7 +41,7 @@ describe("a stop over HTTP", () => {
 
   for (const [from, { by, request }] of Object.entries(senders)) {
     for (const [phase, model] of Object.entries(phases)) {
-      it.live(`V-07: from ${from}, while ${phase}: readers get it once, before its effects, as the journal has it`, () =>
+      it.live(`V-07: a stop from ${from}, while ${phase}: readers get the stop once, before its effects, as the journal has it`, () =>
         Effect.gen(function*() {
           const store = yield* memory
           const site = yield* serve(agents, model, { joinMillis: 0, store: Layer.succeed(Session.Store, store) })
@@ -65,7 +65,7 @@ describe("a stop over HTTP", () => {
     }
   }
 
-  it.live("V-07: that is asked for twice is accepted once", () =>
+  it.live("V-07: a repeated stop is recorded once", () =>
     Effect.gen(function*() {
       const store = yield* memory
       const site = yield* serve(agents, calling, { joinMillis: 0, store: Layer.succeed(Session.Store, store) })
@@ -79,7 +79,7 @@ describe("a stop over HTTP", () => {
     }).pipe(Effect.scoped))
 })
 
-describe("the stop of one call over HTTP", () => {
+describe("a stop of one call over HTTP", () => {
   const short = Tool.make("short", { parameters: {}, handler: () => Effect.as(Effect.sleep(2_000), "short") })
   const both = [
     Agent.make({
@@ -93,7 +93,7 @@ describe("the stop of one call over HTTP", () => {
     [Script.text("Done."), Script.finish("stop")]
   ])
 
-  it.live("G75, G77, G98: 202 for a call under way, 404 for any other; readers get it, live and from the journal", () =>
+  it.live("G75, G77, G98: a stop answers 202 for a running call and 404 for any other, and readers get it, live and from the journal", () =>
     Effect.gen(function*() {
       const store = yield* memory
       const site = yield* serve(both, model, { joinMillis: 0, store: Layer.succeed(Session.Store, store) })
@@ -157,9 +157,9 @@ describe("a stop of a session that a worker drives", () => {
       assert.strictEqual((yield* recordsOf("s")).at(-1)?._tag, "RunEnded")
     }).pipe(Effect.scoped, Effect.provide([calling, Session.Store.layerMemory]))
 
-  it.effect("V-07: its hook has the request, once and before it stops anything", () => driven(() => Effect.void))
+  it.effect("V-07: onStop has the request once, before the stop has any effect", () => driven(() => Effect.void))
 
-  it.effect("V-07: its hook does not have it again when another command comes behind it", () =>
+  it.effect("V-07: onStop does not have the request again after another command", () =>
     Effect.gen(function*() {
       const seen: Array<string | undefined> = []
       const block = Tool.make("wait", { parameters: {}, interrupt: "block", handler: () => Effect.never })
@@ -179,19 +179,19 @@ describe("a stop of a session that a worker drives", () => {
       assert.deepStrictEqual(seen, ["ann"])
     }).pipe(Effect.scoped, Effect.provide([calling, Session.Store.layerMemory])))
 
-  it.effect("V-07: a hook that dies ends nothing", () => driven(() => Effect.die("broken")))
+  it.effect("V-07: an onStop that dies does not prevent the stop", () => driven(() => Effect.die("broken")))
 
-  it.effect("V-07: a hook that throws ends nothing", () =>
+  it.effect("V-07: an onStop that throws does not prevent the stop", () =>
     driven(() => {
       throw new Error("broken")
     }))
 
-  it.effect("V-07: a hook that never ends is waited for no longer than the grace period", () =>
+  it.effect("V-07: an onStop that never ends does not delay the stop beyond the grace period", () =>
     driven(() => Effect.never))
 })
 
-describe("a stop that the next owner honours", () => {
-  it.live("V-07: is among the events of the run before it was resumed", () =>
+describe("a stop that the next owner obeys", () => {
+  it.live("V-07: the stop is among the events of the run before its resumption", () =>
     Effect.gen(function*() {
       const store = yield* memory
       const key = "local:s1"

@@ -77,8 +77,8 @@ const expected: Readonly<Record<(typeof reasons)[number], readonly [status: numb
 
 const hostile = { authorize: byToken(), hosts: ["127.0.0.1"], bounds: { writes: 10_000, lists: 10_000 }, joinMillis: 0 }
 
-describe("errors of the store", () => {
-  it.live("O-43: each is answered by its reason on every route, and says nothing of its cause", () =>
+describe("store errors over HTTP", () => {
+  it.live("O-43: a store error is answered with its reason on every route, without its cause", () =>
     Effect.gen(function*() {
       const { fails, layer } = yield* failing
       const mcp = McpServer.routes({ legacy: true })
@@ -115,7 +115,7 @@ describe("errors of the store", () => {
       }
     }))
 
-  it.live("O-43: a message within the bounds whose record is too large is 413, and the session goes on", () =>
+  it.live("O-43: a message within the bounds whose record is too large gets 413, and the session continues", () =>
     Effect.gen(function*() {
       const { url } = yield* serve(agents, obedient, hostile)
       const data = "A".repeat(6_000_000)
@@ -138,11 +138,11 @@ describe("errors of the store", () => {
     }))
 })
 
-describe("streams that break", () => {
+describe("broken streams", () => {
   const open = (site: Effect.Success<ReturnType<typeof serve>>, method: string, to: string, body?: unknown) =>
     Effect.promise(() => site.open(method, to, body, bearer("ann")))
 
-  it.live("O-61: each kind of stream says that it broke, and a whole one does not", () =>
+  it.live("O-61: each kind of broken stream says so, and a complete stream does not", () =>
     Effect.gen(function*() {
       const { fails, layer } = yield* failing
       const { model, say } = told()
@@ -218,8 +218,8 @@ const damages: Readonly<Record<string, (db: DatabaseSync, key: string) => unknow
   }
 }
 
-describe("sessions that cannot be read", () => {
-  it.live("O-54: one of them stands in the list of the others, says what it is, and can be deleted", () =>
+describe("unreadable sessions", () => {
+  it.live("O-54: an unreadable session is in the list beside the others, says why, and can be deleted", () =>
     Effect.gen(function*() {
       const folder = yield* Effect.acquireRelease(
         Effect.sync(() => fs.mkdtempSync(path.join(os.tmpdir(), "heddle-"))),
@@ -272,10 +272,12 @@ describe("sessions that cannot be read", () => {
     }))
 })
 
-describe("a session with a record that cannot be read", () => {
+describe("a session with an unreadable record", () => {
   for (const isKept of [false, true]) {
     it.live(
-      `O-54: says so on every route, ${isKept ? "beside the fold that the process keeps" : "from its beginning"}`,
+      `O-54: an unreadable record is reported on every route, ${
+        isKept ? "beside the fold that the process keeps" : "from its beginning"
+      }`,
       () =>
         Effect.gen(function*() {
           const folder = yield* Effect.acquireRelease(
@@ -338,7 +340,7 @@ describe("a session with a record that cannot be read", () => {
   }
 })
 
-describe("paths", () => {
+describe("request paths", () => {
   it.live("O-62: letter case, doubled and trailing slashes, parameters and percent signs matter on every route", () =>
     Effect.gen(function*() {
       const { url } = yield* serve(agents, obedient, { ...hostile, mcp: McpServer.routes({ legacy: true }) })

@@ -55,8 +55,8 @@ const living = () => {
 const inputs = (results: ReadonlyArray<Pick<Completed | Event.ChatResult, "usage" | "totalUsage">>) =>
   results.map(({ totalUsage, usage }) => [usage?.inputTokens, totalUsage?.inputTokens])
 
-describe("the usage that a journal tells", () => {
-  it.effect("O-65: has the usage of sub-agents in the total, of each run its own", () =>
+describe("usage from a journal", () => {
+  it.effect("O-65: the total usage includes the usage of sub-agents, and each run has its own", () =>
     Effect.gen(function*() {
       const { options, results } = living()
       const opened = yield* Session.open("s")
@@ -77,7 +77,7 @@ describe("the usage that a journal tells", () => {
       Effect.provide(Session.Store.layerMemory)
     ))
 
-  it.effect("O-65: of a run that waits and of the one that goes on, each has what it used", () =>
+  it.effect("O-65: a waiting run and the run that continues it each have their own usage", () =>
     Effect.gen(function*() {
       const { options, results } = living()
       const opened = yield* Session.open("s")
@@ -92,7 +92,7 @@ describe("the usage that a journal tells", () => {
       Effect.provide(Session.Store.layerMemory)
     ))
 
-  it.effect("O-65: of a run that another process goes on with, has what both used", () =>
+  it.effect("O-65: a run continued by another process has the usage of both processes", () =>
     Effect.gen(function*() {
       const { options, results } = living()
       const opened = yield* Session.open("s")
@@ -181,9 +181,9 @@ const endings: ReadonlyArray<Ending> = [
   }
 ]
 
-describe("the usage of a run that ends", () => {
+describe("the usage at the end of a run", () => {
   it.effect.each(endings.map((ending) => [ending.name, ending] as const))(
-    "V-07: the journal tells the usage of %s as the run told it live",
+    "V-07: the journal tells the usage of %s as the live run did",
     ([, { options, outcome, turns }]) =>
       Effect.gen(function*() {
         const live: Array<Event.PublicEvent> = []
