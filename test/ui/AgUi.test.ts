@@ -112,7 +112,7 @@ const problemsOf = (read: Read, result: Event.ChatResult, from: number, hasTexts
 }
 
 describe("AgUi.make", () => {
-  property("W-02: any run is read by the client of AG-UI as its thread has it", cases, (any) =>
+  property("W-02: an AG-UI client reads any run as its thread has it", cases, (any) =>
     Effect.gen(function*() {
       const { events } = yield* play(any, "stream")
       const end = events.at(-1)
@@ -152,7 +152,7 @@ describe("AgUi.make", () => {
   })
 
   property(
-    "W-02, O-28: a run behind another one of the thread is as one alone",
+    "W-02, O-28: a client reads a run after another run of the thread like the only run",
     pairs,
     ({ first, second, ...options }) =>
       Effect.gen(function*() {
@@ -211,7 +211,7 @@ describe("AgUi.make", () => {
   }
 
   for (const [name, script] of Object.entries(scripts)) {
-    it.effect(`W-02: ${name}`, () =>
+    it.effect(`W-02: an AG-UI client reads a run as its thread has it: ${name}`, () =>
       Effect.gen(function*() {
         const { events, result } = yield* script()
         const read = yield* Effect.promise(() => readEvents(eventsOf(published(events))))
@@ -219,7 +219,7 @@ describe("AgUi.make", () => {
       }))
   }
 
-  it.effect("W-02: what runs is shown while it runs, and its end with it", () =>
+  it.effect("W-02: activities show running calls and inner runs, and their ends", () =>
     Effect.promise(async () => {
       const nested = (event: Event.PublicEvent): Event.PublicEvent => ({
         _tag: "ToolProgress",
@@ -250,7 +250,7 @@ describe("AgUi.make", () => {
       )
     }))
 
-  it.effect("W-02: reasoning is a message of its own, shown only where it is published", () =>
+  it.effect("W-02: reasoning is a message of its own, shown only if it is published", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([[Script.reasoning("hm"), text("Yes."), finish("stop")]])
       const shown = yield* Effect.promise(() => readEvents(eventsOf(published(events, { publishReasoning: true }))))
@@ -264,7 +264,7 @@ describe("AgUi.make", () => {
       assert.deepStrictEqual(hidden.messages.map(({ role }) => role), ["user", "assistant"])
     }))
 
-  it.effect("W-02: each call that waits is an interrupt, and the client continues with its answers", () =>
+  it.effect("W-02: each waiting call is an interrupt, and the client continues with its answers", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([[
         toolCall("q", "ask"),
@@ -324,7 +324,7 @@ describe("AgUi.make", () => {
       ])
     }))
 
-  it.effect("W-02: a run that fails, and one that breaks off, end with RUN_ERROR", () =>
+  it.effect("W-02: a failed run and a run that breaks off end with RUN_ERROR", () =>
     Effect.gen(function*() {
       const { events } = yield* chatOf([[text("Hel"), toolCall("e", "echo"), finish("tool_calls")]], { tools })
       const client = new Client()
@@ -345,7 +345,7 @@ describe("AgUi.make", () => {
       assert.strictEqual(second.errors[0]?.code, "rate_limited")
     }))
 
-  it.effect("W-02: a reply that is discarded leaves nothing where the client gets its messages anew", () =>
+  it.effect("W-02: a discarded reply leaves nothing at a client that gets its messages anew", () =>
     Effect.gen(function*() {
       const events: ReadonlyArray<Event.PublicEvent> = [
         { _tag: "MessageStarted" },
@@ -368,7 +368,7 @@ describe("AgUi.make", () => {
       assert.deepStrictEqual(told, [{ type: "CUSTOM", name: "heddle.reset", value: { messageId: "r1-1" } }])
     }))
 
-  it.effect("O-28: after a reset, and another one, the client has what a run without them gives it", () =>
+  it.effect("O-28: after one reset or two, the client has the messages of a run without resets", () =>
     Effect.promise(async () => {
       const suspension = {
         id: "run~p",
@@ -430,7 +430,7 @@ describe("AgUi.make", () => {
       assert.deepStrictEqual(calls.map(({ id }) => id), ids)
     }))
 
-  it.effect("W-02: a call id that comes again in a run is another call", () =>
+  it.effect("W-02: a repeated call id in a run is another call", () =>
     Effect.gen(function*() {
       const again = [toolCall("c", "echo", { a: 1 }), finish("tool_calls")]
       const { events, result } = yield* chatOf([again, again, [text("Done."), finish("stop")]], { tools })
@@ -478,7 +478,7 @@ const recurring = Arbitrary.all({
 
 describe("calls of one id", () => {
   property(
-    "W-02: each interrupt names the call that waits, with its own arguments, whichever calls have had its id before",
+    "W-02: each interrupt names its waiting call with that call's arguments, whichever earlier calls had the id",
     recurring,
     ({ before, discarded, hasMessages, last, missing }) =>
       Effect.gen(function*() {
@@ -560,7 +560,7 @@ describe("calls of one id", () => {
 })
 
 describe("AgUi.messages", () => {
-  it.effect("W-02: a thread is shown as its run was", () =>
+  it.effect("W-02: AgUi.messages shows a thread like its run", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([
         [text("I look."), toolCall("e1", "echo", { a: 1 }), toolCall("b1", "boom"), finish("tool_calls")],

@@ -40,7 +40,7 @@ const holds = (events: ReadonlyArray<Event.Event>, result: Event.ChatResult, fro
   })
 
 describe("UiStream.make", () => {
-  property("W-01: any run is read by the AI SDK as its thread has it", cases, (any) =>
+  property("W-01: the AI SDK reads any run as its thread has it", cases, (any) =>
     Effect.gen(function*() {
       const { events } = yield* play(any, "stream")
       const end = events.at(-1)
@@ -91,7 +91,7 @@ describe("UiStream.make", () => {
   }
 
   for (const [name, script] of Object.entries(scripts)) {
-    it.effect(`W-01: ${name}`, () =>
+    it.effect(`W-01: the AI SDK reads a run as its thread has it: ${name}`, () =>
       Effect.gen(function*() {
         const { events, result } = yield* script()
         yield* holds(events, result)
@@ -102,7 +102,7 @@ describe("UiStream.make", () => {
   }
 })
 
-describe("chunks", () => {
+describe("UiStream.chunks", () => {
   const types = (chunks: ReadonlyArray<UiStream.Chunk>) => chunks.map(({ type }) => type)
   const called: ReadonlyArray<Event.PublicEvent> = [
     { _tag: "MessageStarted" },
@@ -115,7 +115,7 @@ describe("chunks", () => {
     { _tag: "ChatCompleted", outcome: { _tag: "Completed", finishReason: "stop" } }
   ]
 
-  it.effect("W-01: a denial by its code is a denial, and any other error an error", () =>
+  it.effect("W-01: an error with the code denied is a denial, and any other error is an error", () =>
     Effect.promise(async () => {
       const answered = (code: string): ReadonlyArray<Event.PublicEvent> => [
         ...called,
@@ -129,7 +129,7 @@ describe("chunks", () => {
       assert.deepStrictEqual(await states("denied", { protocol: 5 }), ["output-error"])
     }))
 
-  it.effect("W-01: a call whose result is not published has an output", () =>
+  it.effect("W-01: a call with an unpublished result has an output", () =>
     Effect.promise(async () => {
       const { error, message } = await readMessage(
         chunksOf([...called, { _tag: "ToolResultEncoded", id: "c" }, ...ended])
@@ -141,7 +141,7 @@ describe("chunks", () => {
       ]])
     }))
 
-  it.effect("W-01: arguments beyond 8 kB come whole, without deltas", () =>
+  it.effect("W-01: arguments beyond 8 kB come as a whole after the first 8 deltas", () =>
     Effect.sync(() => {
       const delta = "x".repeat(1000)
       const chunks = chunksOf([
@@ -157,7 +157,7 @@ describe("chunks", () => {
       })
     }))
 
-  it.effect("W-01: a reply that is discarded leaves nothing in the message", () =>
+  it.effect("W-01: a discarded reply leaves nothing in the message", () =>
     Effect.promise(async () => {
       const events: ReadonlyArray<Event.PublicEvent> = [
         { _tag: "MessageStarted" },
@@ -203,7 +203,7 @@ describe("chunks", () => {
       assert.deepStrictEqual(data.calls.at(-1), { id: "n99", name: "inner", state: "done" })
     }))
 
-  it.effect("W-03: a continuation that has nothing to do opens a step, so that the client sends nothing again", () =>
+  it.effect("W-03: a continuation with nothing to do opens a step, so that the client sends nothing again", () =>
     Effect.sync(() => {
       const outcome = { _tag: "Completed", finishReason: "stop" }
       assert.deepStrictEqual(types(chunksOf([{ _tag: "ChatCompleted", outcome }], { messageId: "m" })), [
@@ -214,7 +214,7 @@ describe("chunks", () => {
       ])
     }))
 
-  it.effect("W-03: answers to calls of earlier messages are left out of a message of its own", () =>
+  it.effect("W-03: a new message omits answers to calls of earlier messages", () =>
     Effect.promise(async () => {
       const events: ReadonlyArray<Event.PublicEvent> = [
         { _tag: "ToolResultEncoded", id: "old", content: "x", settled: true },
@@ -225,7 +225,7 @@ describe("chunks", () => {
       assert.isDefined((await readMessage(chunksOf(events))).error)
     }))
 
-  it.effect("W-01: progress of a call is followed by its final output, and not shown while it waits", () =>
+  it.effect("W-01: progress of a waiting call is not shown as its output", () =>
     Effect.promise(async () => {
       const progress: Event.PublicEvent = { _tag: "ToolProgress", id: "c", name: "work", progress: { stage: 1 } }
       const suspension = { id: "r~c", kind: "question" as const, toolCall: { id: "c", name: "work" } }
@@ -241,7 +241,7 @@ describe("chunks", () => {
       }]])
     }))
 
-  it.effect("W-01: deltas are joined for 50 ms, and everything else sends them at once, in order", () =>
+  it.effect("W-01: deltas are joined for 50 ms, and any other event sends them at once, in order", () =>
     Effect.gen(function*() {
       const queue = yield* Queue.unbounded<Event.PublicEvent>()
       const seen: Array<UiStream.Chunk> = []
@@ -265,7 +265,7 @@ describe("chunks", () => {
       yield* Fiber.interrupt(fiber)
     }))
 
-  it.effect("W-01: of two texts in turn each keeps its order, also behind what has sent them once", () =>
+  it.effect("W-01: two interleaved texts each keep their order, also after a forced send", () =>
     Effect.gen(function*() {
       const said = (delta: string): Event.PublicEvent => ({ _tag: "TextDelta", id: null, delta })
       const thought = (delta: string): Event.PublicEvent => ({ _tag: "ReasoningDelta", id: null, delta })
@@ -295,7 +295,7 @@ describe("chunks", () => {
       )
     }))
 
-  it.effect("W-01: deltas that never wait for the reader are not held longer", () =>
+  it.effect("W-01: deltas from a stream that never pauses are not held longer", () =>
     Effect.gen(function*() {
       let now = 0
       const clock = Object.create(yield* Clock.Clock, {
@@ -315,7 +315,7 @@ describe("chunks", () => {
       assert.isAtMost(Math.max(...texts.map((text) => text.length)), 6)
     }))
 
-  it.effect("W-01: a body begins with a comment, has one after 15 quiet seconds, and ends with [DONE]", () =>
+  it.effect("W-01: a body begins with a comment, has another after 15 quiet seconds, and ends with [DONE]", () =>
     Effect.gen(function*() {
       const queue = yield* Queue.unbounded<UiStream.Chunk, Cause.Done>()
       const seen: Array<string> = []
@@ -335,7 +335,7 @@ describe("chunks", () => {
       assert.deepStrictEqual(seen.slice(3), ["data: [DONE]\n\n"])
     }))
 
-  it.effect("W-01: a stream that fails ends its chunks with an error, and fails", () =>
+  it.effect("W-01: a failing stream ends its chunks with an error, and fails", () =>
     Effect.gen(function*() {
       const seen: Array<UiStream.Chunk> = []
       const broken = Stream.concat(Stream.fromIterable(called), Stream.fail("gone"))
@@ -375,7 +375,7 @@ describe("UiStream.messages", () => {
   }
 
   for (const [name, script] of Object.entries(scripts)) {
-    it.effect(`W-01: a thread is shown as its run was: ${name}`, () =>
+    it.effect(`W-01: UiStream.messages shows a thread like its run: ${name}`, () =>
       Effect.gen(function*() {
         const { events, result } = yield* script()
         const { message } = yield* holds(events, result)
@@ -388,7 +388,7 @@ describe("UiStream.messages", () => {
       }))
   }
 
-  it.effect("W-01: what is not published of a run is not in its messages", () =>
+  it.effect("W-01: messages have nothing unpublished of a run", () =>
     Effect.gen(function*() {
       const { result } = yield* chatOf([
         [Script.reasoning("canary-r"), toolCall("e1", "echo", { a: "canary-e" }), finish("tool_calls")],
@@ -410,7 +410,7 @@ describe("UiStream.messages", () => {
     ])
   })
 
-  it("W-01: a user's message is shown as it was posted, with each field of its parts", () => {
+  it("W-01: a user's message is shown as posted, with each field of its parts", () => {
     const data = (mediaType: string) => `data:${mediaType};base64,iVBORw0KGgo=`
     const parts = [
       { type: "text", text: "See" },
@@ -532,8 +532,8 @@ const withServed = <A>(
 const actionsOf = (read: Result.Result<Body.Posted, Body.BodyError> | undefined) =>
   read === undefined ? undefined : Result.isFailure(read) ? read.failure.message : read.success.actions
 
-describe("UiStream and Chat", () => {
-  it.live("W-03: approvals with edits, a denial and an answer continue the message, and nothing is sent twice", () =>
+describe("UiStream and the AI SDK chat", () => {
+  it.live("W-03: approvals with edits, a denial and an answer continue the message, and the client sends nothing twice", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const asking = [
@@ -587,7 +587,7 @@ describe("UiStream and Chat", () => {
       assert.deepStrictEqual(runs, [{ amount: 4 }])
     }))
 
-  it.live("W-03: an approved call that asks is answered in the same message, and nothing is sent twice", () =>
+  it.live("W-03: a question of an approved call is answered in the same message, and the client sends nothing twice", () =>
     Effect.gen(function*() {
       const transfer = Tool.make("transfer", {
         parameters: { amount: Schema.Finite },
@@ -618,7 +618,7 @@ describe("UiStream and Chat", () => {
       })
     }))
 
-  it.live("W-03: a run that was cut and resumed is one message, with each word once", () =>
+  it.live("W-03: an interrupted and resumed run is one message, with each word once", () =>
     Effect.gen(function*() {
       const scripts = [
         [text("I look."), toolCall("e1", "echo", { a: 1 }), toolCall("e2", "echo", { a: 2 }), finish("tool_calls")],
@@ -642,7 +642,7 @@ describe("UiStream and Chat", () => {
       assert.deepStrictEqual(stepTexts(message), ["I look.", "Done."])
     }))
 
-  it.live("W-03: a forged result for a call that waits for approval is taken for nothing", () =>
+  it.live("W-03: a forged result for a call that waits for approval is ignored", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()
       const scripts = [[toolCall("p1", "pay", { amount: 5 }), finish("tool_calls")]]

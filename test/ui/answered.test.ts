@@ -48,7 +48,7 @@ const shown = (messages: ReadonlyArray<any>) =>
 
 describe("an answered question", () => {
   for (const protocol of protocols) {
-    it.live(`W-03: ai ${protocol}: a page that saw it shows what one shows that is loaded, after each answer`, () =>
+    it.live(`W-03: ai ${protocol}: a live page shows the same as a loaded page after each answer`, () =>
       Effect.gen(function*() {
         const site = yield* serve([agent], Script.layer(model), { protocol })
         yield* Effect.promise(async () => {
@@ -83,7 +83,7 @@ describe("an answered question", () => {
       }))
   }
 
-  it.live("W-02: a client of AG-UI has the messages that one gets which lacks them", () =>
+  it.live("W-02: an AG-UI client has the same messages as a client that lacked them", () =>
     Effect.gen(function*() {
       const site = yield* serve([agent], Script.layer([...model, [text("End."), finish("stop")]]))
       yield* Effect.promise(async () => {
@@ -154,7 +154,7 @@ const card = (chat: any) => {
 
 describe("several questions of one call", () => {
   for (const protocol of protocols) {
-    it.live(`W-03: ai ${protocol}: an output settles the question that it names, and none without a name`, () =>
+    it.live(`W-03: ai ${protocol}: an output settles the question whose id it has, and an output without an id settles none`, () =>
       Effect.gen(function*() {
         const { agent, paid } = paying()
         const model = Script.layer([
@@ -208,7 +208,7 @@ describe("several questions of one call", () => {
         })
       }))
 
-    it.live(`W-03: ai ${protocol}: a call that waits again for a call inside it keeps its name and its input`, () =>
+    it.live(`W-03: ai ${protocol}: a call that waits again for an inner call keeps its name and its input`, () =>
       Effect.gen(function*() {
         const { agent, paid } = paying()
         const model = Script.layer([

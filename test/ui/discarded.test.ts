@@ -326,9 +326,9 @@ const reopenedIn = (chunks: ReadonlyArray<any>): ReadonlyArray<string> => {
   return ids.problems
 }
 
-describe("replies that are discarded", () => {
+describe("discarded replies", () => {
   property(
-    "W-01, O-29: a run that discards replies of any shape is shown as one that had none, also to a page that was cut twice",
+    "W-01, O-29: a run with discarded replies is shown like a run without them, also to a page that was cut twice",
     runs,
     (run) =>
       Effect.promise(async () => {
@@ -384,7 +384,7 @@ describe("replies that are discarded", () => {
   )
 
   property(
-    "W-01, W-02: no id that was ended, or that a reset has named, is opened again, by any encoder",
+    "W-01, W-02: no encoder opens an id again that was ended or named by a reset",
     runs,
     (run) => {
       const events = runOf(run, true)

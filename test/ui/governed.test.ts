@@ -44,10 +44,10 @@ const shown = (messages: ReadonlyArray<any>) =>
     ...parts.flatMap(({ output, state, text, toolCallId, type }: any) => [[type, text, toolCallId, state, output]])
   ])
 
-describe("a run that rules govern", () => {
+describe("a run with rules", () => {
   for (const status of ["completed", "error"] as const) {
     for (const protocol of protocols) {
-      it.live(`R-511: ai ${protocol}: a page that saw it shows what one shows that is loaded (${status})`, () =>
+      it.live(`R-511: ai ${protocol}: a live page shows the same as a loaded page (${status})`, () =>
         Effect.gen(function*() {
           const site = yield* serve([agentOf(status)], model, { protocol })
           yield* Effect.promise(async () => {
@@ -65,7 +65,7 @@ describe("a run that rules govern", () => {
         }))
     }
 
-    it.live(`R-511: a client of AG-UI has the messages that one gets which lacks them (${status})`, () =>
+    it.live(`R-511: an AG-UI client has the same messages as a client that lacked them (${status})`, () =>
       Effect.gen(function*() {
         const site = yield* serve([agentOf(status)], model)
         yield* Effect.promise(async () => {

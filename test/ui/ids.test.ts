@@ -28,8 +28,8 @@ const numbering = [1, 2].flatMap((amount) => [
   [text(`Paid ${amount}.`), finish("stop")]
 ])
 
-describe("ids that come again", () => {
-  it.live("O-05: a page of AG-UI shows the second payment as a card of its own, with its own arguments and answer", () =>
+describe("repeated call ids", () => {
+  it.live("O-05: an AG-UI page shows the second payment as a card of its own, with its own arguments and answer", () =>
     Effect.gen(function*() {
       const agentOf = Agent.make({ name: "helper", description: "Helps", run: () => Effect.succeed({ tools: [pay] }) })
       const site = yield* serve([agentOf], Script.layer(numbering))
@@ -51,7 +51,7 @@ describe("ids that come again", () => {
       })
     }))
 
-  it.effect("O-05: a verdict by call id that comes late does not approve the next call of that id", () =>
+  it.effect("O-05: a late verdict by call id does not approve the next call with that id", () =>
     Effect.gen(function*() {
       const options = { tools: [pay] }
       const first = yield* Session.reply(Session.make({ id: "s1" }), "Pay 1", options)
@@ -63,7 +63,7 @@ describe("ids that come again", () => {
       assert.strictEqual(late._tag, "Failure")
     }).pipe(Effect.provide(Script.layer(numbering))))
 
-  it.effect("O-75: a page without the deltas of calls shows each call's result at its own card", () =>
+  it.effect("O-75: a page without call deltas shows each call's result on its own card", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([
         [
@@ -78,7 +78,7 @@ describe("ids that come again", () => {
       assert.deepStrictEqual(problemsOf(read, result, 1), [])
     }))
 
-  it.effect("O-05: a page has the fragments of a call that come before its name", () =>
+  it.effect("O-05: a page has the argument fragments that precede a call's name", () =>
     Effect.gen(function*() {
       const reply: ReadonlyArray<Event.AdapterEvent> = [
         { _tag: "MessageStarted", message: Message.assistant("") },

@@ -89,7 +89,7 @@ const isSaid = ({ kind }: Piece): boolean => kind === "TextDelta" || kind === "R
 
 describe("joined deltas", () => {
   property(
-    "W-01: each text of each run inside handlers is what was said, in its order, and held no longer than it may be",
+    "W-01: each text of each inner run is complete and in order, and held no longer than allowed",
     runs,
     ({ all, chunkSize, end, joinMillis, readerPause }) =>
       Effect.gen(function*() {

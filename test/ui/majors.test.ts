@@ -114,9 +114,9 @@ const outcomes: ReadonlyArray<Event.PublicOutcome> = [
   } as Event.PublicOutcome
 ]
 
-describe("UiStream and the majors of the AI SDK", () => {
+describe("UiStream and the major versions of the AI SDK", () => {
   for (const protocol of protocols) {
-    it.effect(`O-28: every chunk of every kind is one of ai ${protocol}, whatever the outcome`, () =>
+    it.effect(`O-28: every chunk of every kind is a valid chunk of ai ${protocol}, whatever the outcome`, () =>
       Effect.promise(async () => {
         const suspensions = [asked("asks", "question"), asked("waits", "approval")]
         const kinds = new Set<string>()
@@ -163,7 +163,7 @@ describe("UiStream and the majors of the AI SDK", () => {
   }
 
   property(
-    "O-28: any run, under any two options, is read by each major of the AI SDK",
+    "O-28: each major version of the AI SDK reads any run under any two options",
     runs,
     ({ any, ...options }) =>
       Effect.gen(function*() {
@@ -201,7 +201,7 @@ describe("UiStream and the majors of the AI SDK", () => {
     at: Arbitrary.schema(Schema.Literals(Array.from({ length: 60 }, (_, n) => n)))
   })
 
-  property("O-29: a message that is cut anywhere, and continued from the step that the page has, is as uncut", cuts, ({
+  property("O-29: a message that is cut anywhere and continued from the page's step is like the uncut message", cuts, ({
     any,
     at
   }) =>
@@ -232,7 +232,7 @@ describe("UiStream and the majors of the AI SDK", () => {
     }), 1000)
 
   for (const protocol of protocols) {
-    it.effect(`O-28: ai ${protocol}: what a discarded reply asked for is asked for again, whatever reset it is`, () =>
+    it.effect(`O-28: ai ${protocol}: the questions of a discarded reply are asked again, whatever the reset`, () =>
       Effect.promise(async () => {
         const asking: ReadonlyArray<Event.PublicEvent> = [
           { _tag: "MessageStarted" },
@@ -273,7 +273,7 @@ describe("UiStream and the majors of the AI SDK", () => {
   }
 
   for (const protocol of protocols) {
-    it.effect(`O-29: ai ${protocol}: a reset in what the page has is none of the steps that it counts`, () =>
+    it.effect(`O-29: ai ${protocol}: a page counts no reset as a step`, () =>
       Effect.promise(async () => {
         const said = (delta: string): ReadonlyArray<Event.PublicEvent> => [
           { _tag: "MessageStarted" },
@@ -312,7 +312,7 @@ describe("UiStream and the majors of the AI SDK", () => {
       }))
   }
 
-  it.effect("O-32: the usage of a message is that of its run with all runs inside it, whatever the outcome", () =>
+  it.effect("O-32: the usage of a message is the usage of its run with all inner runs, whatever the outcome", () =>
     Effect.promise(async () => {
       const usage = { inputTokens: 1, outputTokens: 2 } as Event.PublicUsage
       const totalUsage = { inputTokens: 10, outputTokens: 20 } as Event.PublicUsage
@@ -328,7 +328,7 @@ describe("UiStream and the majors of the AI SDK", () => {
       }
     }))
 
-  it.effect("O-28: the run inside a call that is made again begins anew", () =>
+  it.effect("O-28: the run inside a repeated call begins anew", () =>
     Effect.promise(async () => {
       const nested = (event: Event.PublicEvent): Event.PublicEvent => ({
         _tag: "ToolProgress",
@@ -356,7 +356,7 @@ describe("UiStream and the majors of the AI SDK", () => {
       assert.deepStrictEqual(await shown([...once, reset, ...once, ...end]), await shown([...once, ...end]))
     }))
 
-  it("O-28: what waits says when its time is over, in each major's words", () => {
+  it("O-28: a suspension tells its deadline to each major version", () => {
     for (const protocol of protocols) {
       const chunks = chunksOf([...everyKind], { protocol })
       const question = chunks.find(({ id }) => id === "r~asks")
@@ -367,7 +367,7 @@ describe("UiStream and the majors of the AI SDK", () => {
     }
   })
 
-  it("O-28: a protocol that does not exist is a defect that says which there are", () => {
+  it("O-28: an unknown protocol is a defect that names the known protocols", () => {
     for (
       const use of [
         () => UiStream.make({ protocol: 4 as never }),
@@ -378,7 +378,7 @@ describe("UiStream and the majors of the AI SDK", () => {
     }
   })
 
-  it.effect("O-28: a thread is shown to a page of ai 5 as its run was, with its permissions as questions", () =>
+  it.effect("O-28: a page of ai 5 shows a thread like its run, with approvals as questions", () =>
     Effect.gen(function*() {
       const { events, result } = yield* chatOf([[
         toolCall("p", "pay", { amount: 1 }),
@@ -411,9 +411,9 @@ const statesIn = ({ messages }: { readonly messages: ReadonlyArray<UIMessage> })
 const questionsIn = ({ messages }: { readonly messages: ReadonlyArray<UIMessage> }): ReadonlyArray<any> =>
   messages.flatMap(({ parts }) => parts.filter(({ type }) => type === "data-heddle-question"))
 
-describe("a page of an older major", () => {
+describe("a page of an older major version", () => {
   for (const protocol of protocols) {
-    it.live(`O-28: ai ${protocol} allows, denies and is loaded again; the calls run once, and nothing is sent twice`, () =>
+    it.live(`O-28: a page of ai ${protocol} allows, denies and is loaded again; the calls run once, and the page sends nothing twice`, () =>
       Effect.gen(function*() {
         const paid: Array<number> = []
         const pay = Tool.make("pay", {
@@ -472,7 +472,7 @@ describe("a page of an older major", () => {
         assert.deepStrictEqual(paid, [1])
       }))
 
-    it.live(`O-28: ai ${protocol}: a run that is stopped, halts, or has its last turn in calls ends, and nothing is sent again`, () =>
+    it.live(`O-28: ai ${protocol}: a run that is stopped, halts, or ends with calls ends, and the page sends nothing again`, () =>
       Effect.gen(function*() {
         const began = yield* Deferred.make<void>()
         const dig = Tool.make("dig", {
