@@ -95,31 +95,31 @@ const says = (violations: ReadonlyArray<Check.Violation>): ReadonlyArray<string>
 
 /** Each planted violation, with one thing that has to be said about it. */
 const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Check.Violation>, said: string] } = {
-  "an answer is missing": [
+  "a missing answer": [
     check(without(run, isOf("c0", "ToolResultEncoded"))),
     "answers: call \"c0\" is left without an answer"
   ],
-  "an answer that is missing, as the step sees it": [
+  "a step with a missing answer": [
     check(without(run, isOf("c0", "ToolResultEncoded"))),
     "answers: call \"c0\" is answered or pending 0 times"
   ],
-  "a batch ends with an answer missing": [
+  "a batch that ends with a missing answer": [
     check(without(run, (event) => isOf("c1", "ToolResultEncoded")(event) || event._tag === "StepCompleted")),
     "answers: call \"c1\" is left without an answer"
   ],
-  "a call is answered twice": [
+  "a call answered twice": [
     check(twice(run, isOf("c1", "ToolResultEncoded"))),
     "answers: call \"c1\" is answered twice"
   ],
-  "a call is answered and pending": [
+  "a call both answered and pending": [
     check(changed(run, "StepCompleted", (event) => ({ ...event, manualToolCalls: event.response.toolCalls }))),
     "answers: call \"c0\" is answered or pending 2 times"
   ],
-  "a manual call is not handed over": [
+  "a manual call missing among the manual calls": [
     check(changed(manual, "StepCompleted", (event) => ({ ...event, manualToolCalls: [] }))),
     "answers: call \"c1\" is answered or pending 0 times"
   ],
-  "a call of the model is forgotten": [
+  "a call of the model missing in the assistant message": [
     check(
       withThread((messages) =>
         messages.map((message) =>
@@ -129,7 +129,7 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
     ),
     "answers: call \"c0\" of the model is not in the assistant message"
   ],
-  "a call is made up": [
+  "an invented call in the assistant message": [
     check(
       withThread((messages) =>
         messages.map((message) =>
@@ -149,31 +149,31 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
     ),
     "answers: the answer to \"x\" has no call"
   ],
-  "a handler starts twice": [
+  "a handler that starts twice": [
     check(twice(run, isOf("c0", "ToolExecutionStarted"))),
     "starts: call \"c0\" started twice"
   ],
-  "progress in front of the start": [
+  "progress before the start": [
     check(without(run, isOf("c0", "ToolExecutionStarted"))),
     "order: call \"c0\" makes progress before its start"
   ],
-  "progress behind the completion": [
+  "progress after the completion": [
     check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolExecutionCompleted"))),
     "order: ToolProgress of call \"c0\" comes after its completion"
   ],
-  "progress behind the answer": [
+  "progress after the answer": [
     check(moved(run, isOf("c0", "ToolProgress"), isOf("c0", "ToolResultEncoded"))),
     "order: ToolProgress of call \"c0\" comes after its answer"
   ],
-  "W-27: a call that is queued twice": [
+  "W-27: a call queued twice": [
     check(queued([waits, waits], "ToolExecutionStarted")),
     "order: call \"c0\" is queued twice"
   ],
-  "W-27: a call that is queued behind its start": [
+  "W-27: a call queued after its start": [
     check(queued([waits], "ToolProgress")),
     "order: call \"c0\" is queued after its start"
   ],
-  "W-27: a call that is queued behind its completion": [
+  "W-27: a call queued after its completion": [
     check(
       queued([{ ...waits, id: "c1" }], "ToolResultEncoded", "c1").filter((event) =>
         !isOf("c1", "ToolExecutionStarted")(event)
@@ -181,7 +181,7 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
     ),
     "order: ToolQueued of call \"c1\" comes after its completion"
   ],
-  "W-27: a call that is queued and does not come up": [
+  "W-27: a queued call without an answer": [
     check(queued([{ ...waits, id: "c2" }], "ToolProgress")),
     "answers: call \"c2\" is left without an answer"
   ],
@@ -189,15 +189,15 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
     check(without(run, isOf("c0", "ToolExecutionCompleted"))),
     "order: call \"c0\" is answered before it has completed"
   ],
-  "an answer that says something else": [
+  "an answer that does not fit its result": [
     check(changed(run, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
     "order: ToolResultEncoded of call \"c1\" does not fit its result, Ok"
   ],
-  "a question that was none": [
+  "a question whose result is a value": [
     check(changed(asked, "ToolExecutionCompleted", (event) => ({ ...event, result: Tool.ok("fine") }))),
     "order: AskUserRequested of call \"c1\" does not fit its result, Ok"
   ],
-  "M-42: a question that is settled twice": [
+  "M-42: a question settled twice": [
     check(twice(withdrawn, isSettlement)),
     "answers: call \"c1\" is settled, and has no open question"
   ],
@@ -205,7 +205,7 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
     check(moved(withdrawn, isOf("c1", "AskUserRequested"), isSettlement)),
     "answers: call \"c1\" is settled, and has no open question"
   ],
-  "M-42: a settlement of what was answered": [
+  "M-42: a settlement of an answered call": [
     check(
       twice(run, isOf("c1", "ToolResultEncoded")).map((event, index, events) =>
         isOf("c1", "ToolResultEncoded")(event) && isOf("c1", "ToolResultEncoded")(events[index - 1]!)
@@ -219,76 +219,76 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
     check(without(withdrawn, isSettlement)),
     "answers: the question of \"c1\" is neither open nor withdrawn"
   ],
-  "M-42: a question that waits, and was withdrawn": [
+  "M-42: a withdrawn question that still waits": [
     check(changed(withdrawn, "StepCompleted", (event) => ({
       ...event,
       suspensions: [{ id: "c1", kind: "question", toolCall: Message.toolCall("c1", "ask") }]
     }))),
     "answers: call \"c1\" waits, and has asked nothing that is open"
   ],
-  "M-43: a call of an earlier turn that is settled twice": [
+  "M-43: a call of an earlier turn settled twice": [
     check([settled, settled, ...run]),
     "answers: call \"earlier\" is settled, and has no open question"
   ],
-  "M-43: a settlement behind the first reply": [
+  "M-43: a settlement of an earlier call after the first reply": [
     check([...run.slice(0, 1), settled, ...run.slice(1)]),
     "answers: call \"earlier\" is settled, and has no open question"
   ],
-  "a run without an end": [check(without(run, completed)), "frame: there is no ChatCompleted"],
-  "an event behind the end": [check([...run, run[0]!]), "frame: 1 events come after ChatCompleted"],
-  "two ends": [check(twice(run, completed)), "frame: 1 events come after ChatCompleted"],
-  "a step without an end": [
+  "a run without ChatCompleted": [check(without(run, completed)), "frame: there is no ChatCompleted"],
+  "an event after ChatCompleted": [check([...run, run[0]!]), "frame: 1 events come after ChatCompleted"],
+  "a second ChatCompleted": [check(twice(run, completed)), "frame: 1 events come after ChatCompleted"],
+  "a step without StepCompleted": [
     check(run.filter((event, index) => event._tag !== "StepCompleted" || index < run.length - 2)),
     "frame: MessageStarted belongs to no completed step"
   ],
-  "a step that the result does not know": [
+  "a step missing in the result": [
     check(withResult(({ steps }) => ({ steps: steps.slice(1) }))),
     "frame: the result has 1 steps, the stream 2 StepCompleted"
   ],
-  "a step that is not the fold of its events": [
+  "a step that differs from the fold of its events": [
     check(withResult(({ steps }) => ({ steps: steps.map((step) => ({ ...step, toolResults: [] })) }))),
     "fold: step 0 of the result has another toolResults"
   ],
-  "a usage that is no sum": [
+  "a usage that is not the sum of the steps": [
     check(withResult({ usage: null })),
     "fold: the result's usage is not that of its steps"
   ],
-  "a response that is not the last": [
+  "a final response of an earlier step": [
     check(withResult(({ steps }) => ({ finalResponse: steps[0]!.response }))),
     "fold: the result's finalResponse is not that of its steps"
   ],
-  "a reason that is not the outcome's": [
+  "a halt reason that does not fit the outcome": [
     check(withResult({ haltedReason: "max_turns" })),
     "fold: the result's haltedReason is not that of its steps"
   ],
-  "an outcome that the last step does not give": [
+  "an outcome that the last step does not have": [
     check(withResult({ outcome: { _tag: "MaxTurns", maxTurns: 3 } })),
     "fold: the last step does not end in MaxTurns"
   ],
-  "a thread that is not the last step's": [
+  "a result with the thread of an earlier step": [
     check(withResult(({ steps }) => ({ thread: steps[0]!.thread }))),
     "fold: the result's thread is not that of its last step"
   ],
-  "messages that the step did not add": [
+  "a step that reports messages of earlier steps": [
     check(changed(run, "StepCompleted", (event) => ({ ...event, messages: event.thread.messages }))),
     "fold: the messages of StepCompleted are not what came to its thread"
   ],
-  "a question that is in the thread and not told": [
+  "a question in the thread without an event": [
     check(changed(asked, "ChatCompleted", ({ result }) => ({ _tag: "ChatCompleted", result }))),
     "fold: the messages of ChatCompleted are not what came to its thread"
   ],
-  "a question that is not in the thread": [
+  "a question missing in the thread": [
     check(changed(asked, "ChatCompleted", ({ result }) => ({
       _tag: "ChatCompleted",
       result: { ...result, thread: { ...result.thread, messages: result.thread.messages.slice(0, -1) } }
     }))),
     "fold: the result's thread is not that of its last step"
   ],
-  "an awaited result that is another": [
+  "an awaited result that differs from the streamed result": [
     check(run, { result: { ...resultOf(run), metadata: { late: true } } }),
     "fold: the awaited result has another metadata"
   ],
-  "a thread that no provider takes": [
+  "a thread with an unanswered call": [
     check(withThread((messages) => messages.slice(0, -1))),
     "history: call \"c1\" is not answered"
   ]
@@ -338,8 +338,8 @@ const logs: { readonly [said: string]: ReadonlyArray<Check.Violation> } = {
   )
 }
 
-describe("check", () => {
-  it("lawful runs give nothing: answered, suspended by a question, handed to the caller, cut at any event", () => {
+describe("check of events, threads and handlers", () => {
+  it("check passes lawful runs: answered, suspended by a question, with manual calls, and cut at any event", () => {
     for (const events of [run, asked, manual, withdrawn, [settled, ...run]]) {
       assert.deepStrictEqual(check(events, { result: resultOf(events) }), [])
       for (let length = 0; length < events.length; length++) {
@@ -348,7 +348,7 @@ describe("check", () => {
     }
   })
 
-  it.effect("R-512: a rule may ask for another step behind an answer or a halt, until a bound or a failure ends the run", () =>
+  it.effect("R-512: check passes a run whose rule asks for another step after an answer or a halt, however the run ends", () =>
     Effect.gen(function*() {
       const answer = [Script.text("done"), Script.finish("stop")]
       const stop = [Script.toolCall("c0", "halt"), Script.finish("tool_calls")]
@@ -377,7 +377,7 @@ describe("check", () => {
       }
     }))
 
-  it.effect("R-512: a stop may come between the messages of a rule and the request that these were for", () =>
+  it.effect("R-512: check passes a run stopped between the messages of a rule and their request", () =>
     Effect.gen(function*() {
       const telling = Rule.make("telling", {
         next: (next, { steps }) => steps.length === 1 ? Rule.go({ messages: [Message.user("more")] }) : next
@@ -393,15 +393,15 @@ describe("check", () => {
     }))
 
   for (const [name, [violations, said]] of Object.entries(planted)) {
-    it(`finds ${name}`, () => assert.include(says(violations), said))
+    it(`${name} is a violation`, () => assert.include(says(violations), said))
   }
 
   for (const [said, messages] of Object.entries(threads)) {
-    it(`finds in a thread: ${said}`, () =>
+    it(`check.thread reports in a thread: ${said}`, () =>
       assert.include(check.thread({ messages, metadata: {} }).map(({ message }) => message), said))
   }
 
-  it("W-27: a call may wait for its turn before its start, its request for an approval, or an answer without a start", () => {
+  it("W-27: check passes a call queued before its start, and a queued call that is denied without a start", () => {
     const started = queued([waits], "ToolExecutionStarted")
     assert.lengthOf(started, run.length + 1)
     assert.deepStrictEqual(check(started), [])
@@ -412,7 +412,7 @@ describe("check", () => {
     assert.deepStrictEqual(check(denied), [])
   })
 
-  it("a pending call may be open in the last turn only, and messages before `from` are not checked", () => {
+  it("check.thread passes a pending call in the last turn only, and skips messages before `from`", () => {
     const open = Thread.fromMessages([pair, Message.tool("a", "")])
     assert.deepStrictEqual(check.thread(open, { pending: ["b"] }), [])
     assert.deepStrictEqual(says(check.thread(Thread.append(open, [Message.user("go on")]), { pending: ["b"] })), [
@@ -422,10 +422,10 @@ describe("check", () => {
   })
 
   for (const [said, violations] of Object.entries(logs)) {
-    it(`finds in a log of handlers: ${said}`, () => assert.deepStrictEqual(says(violations), [said]))
+    it(`check.handlers reports in a log: ${said}`, () => assert.deepStrictEqual(says(violations), [said]))
   }
 
-  it("handlers that were given up may be alive, take no place, and keep exclusive ones out", () => {
+  it("check.handlers passes live abandoned handlers, counts none of them, and still keeps exclusive handlers out", () => {
     const left = [entry("Started", "a"), ...whole("b")]
     assert.deepStrictEqual(check.handlers(left, { abandoned: ["a"], bound: 1 }), [])
     assert.deepStrictEqual(says(check.handlers(left, { abandoned: ["a"], isExclusive: alone })), [
@@ -433,7 +433,7 @@ describe("check", () => {
     ])
   })
 
-  it("handlers may follow each other, and overlap within the bound", () => {
+  it("check.handlers passes handlers that follow each other, and handlers that overlap within the bound", () => {
     assert.deepStrictEqual(check.handlers([...whole("a"), ...whole("b")], { bound: 1, isExclusive: alone }), [])
     assert.deepStrictEqual(check.handlers(both, { bound: 2 }), [])
   })

@@ -43,7 +43,7 @@ describe("Conformance", () => {
   const refused = Conformance.make("refused", Conformance.holds("never", false))
   const dying = Conformance.make("dying", Effect.die(new Error("kaboom")))
 
-  it.effect("a case fails with its name, what was compared, and what it died of", () =>
+  it.effect("a failed case reports its name, the compared values and its defect", () =>
     Effect.gen(function*() {
       const errors = yield* Conformance.failures([passing, failing, refused, dying], Layer.empty)
       assert.deepStrictEqual(errors.slice(0, 2).map((error) => error.message), [
@@ -54,7 +54,7 @@ describe("Conformance", () => {
       assert.strictEqual((errors[2]!.cause as Error).message, "kaboom")
     }))
 
-  it.effect("an implementation that interrupts or breaks its caller is found; interrupting a case is no finding", () =>
+  it.effect("a case fails when the implementation interrupts or breaks its caller, and an interrupted case only stops", () =>
     Effect.gen(function*() {
       const suicidal = Conformance.make("suicidal", Effect.interrupt)
       const broken = Conformance.make("broken", Effect.suspend((): Effect.Effect<void> => 42 as never))
@@ -79,7 +79,7 @@ describe("Conformance", () => {
     assert.instanceOf(error, Conformance.ConformanceError)
   })
 
-  it.effect("the layer is built anew for each case", () =>
+  it.effect("Conformance builds the layer anew for each case", () =>
     Effect.gen(function*() {
       const builds = yield* Ref.make(0)
       const layer = Layer.effectDiscard(Ref.update(builds, (count) => count + 1))
@@ -90,7 +90,7 @@ describe("Conformance", () => {
 
 describe("ExecutorSuite", () => {
   Conformance.register(ExecutorSuite.suite, Executor.layer(Executor.direct), (name, run) => {
-    it(`R-015, direct: ${name}`, run)
+    it(`R-015: the direct executor passes the case: ${name}`, run)
   })
 
   type Execute = (
@@ -216,21 +216,21 @@ describe("ExecutorSuite", () => {
     ["interruption", (tool, args, call) => Effect.flatMap(Effect.forkDetach(direct(tool, args, call)), Fiber.join)]
   ]
 
-  it.effect("R-015: each case is failed by an executor that breaks it", () =>
+  it.effect("R-015: each executor case finds an executor that breaks its rule", () =>
     assertEachFails(ExecutorSuite.suite, mutants, (execute) => Executor.layer({ execute: execute as never })))
 })
 
 describe("EncoderSuite", () => {
   Conformance.register(EncoderSuite.json, Encoder.layer(Encoder.json), (name, run) => {
-    it(`R-031, R-037, M-10, json: ${name}`, run)
+    it(`R-031, R-037, M-10: the json encoder passes the case: ${name}`, run)
   })
 
   Conformance.register(EncoderSuite.json, Encoder.layer(Encoder.allm), (name, run) => {
-    it(`R-031, R-037, M-10, allm: ${name}`, run)
+    it(`R-031, R-037, M-10: the allm encoder passes the case: ${name}`, run)
   })
 
   Conformance.register(EncoderSuite.contract, Encoder.layer(Encoder.falai), (name, run) => {
-    it(`CF-13, R-037, M-10, falai: ${name}`, run)
+    it(`CF-13, R-037, M-10: the falai encoder passes the case: ${name}`, run)
   })
 
   const json = Encoder.json.encode
@@ -268,7 +268,7 @@ describe("EncoderSuite", () => {
     ["a function", (value) => Effect.catchCause(json(value), () => Effect.succeed("?"))]
   ]
 
-  it.effect("R-037: each case is failed by an encoder that breaks it", () =>
+  it.effect("R-037: each encoder case finds an encoder that breaks its rule", () =>
     assertEachFails(EncoderSuite.json, mutants, (encode) => Encoder.layer({ encode })))
 
   it.effect("R-037: an encoder that changes its values does not spoil the suite for the next one", () =>
@@ -347,7 +347,7 @@ describe("AdapterSuite", () => {
   ]
 
   for (const [name, script] of scripts) {
-    it.live(`R-240, R-245: a script of ${name} keeps the contract`, () =>
+    it.live(`R-240, R-245: a scripted adapter with ${name} keeps the adapter contract`, () =>
       Effect.gen(function*() {
         for (const chunkSize of [1, 100]) {
           const layer = scripted({ script, cursor: again, chunkSize })
@@ -357,7 +357,7 @@ describe("AdapterSuite", () => {
       }))
   }
 
-  it.effect("R-243, R-244: an open that fails keeps the contract of failures", () =>
+  it.effect("R-243, R-244: a scripted adapter whose open fails keeps the failure contract", () =>
     Effect.gen(function*() {
       const suite = AdapterSuite.failing()
       assert.deepStrictEqual(yield* failedBy(suite, Script.layer([Script.preflightError("rate_limited")])), [])
@@ -454,7 +454,7 @@ describe("AdapterSuite", () => {
     })]
   ]
 
-  it.effect("a right adapter keeps the contract, calls and lost arguments included", () =>
+  it.effect("a correct adapter keeps the adapter contract, with text, calls and lost arguments", () =>
     Effect.gen(function*() {
       const suite = AdapterSuite.answering({ connections })
       const lost = call(["{"], { arguments: {}, rawArguments: "{", argumentsLost: "json_decode_error" })
@@ -464,17 +464,17 @@ describe("AdapterSuite", () => {
       }
     }))
 
-  it.effect("each case is failed by an adapter that breaks it", () =>
+  it.effect("each adapter case finds an adapter that breaks its rule", () =>
     assertEachFails(AdapterSuite.answering({ connections }), mutants, counted))
 
-  it.effect("without a way to count connections, the cases on them are not claimed", () =>
+  it.effect("AdapterSuite has no connection cases where connections cannot be counted", () =>
     Effect.gen(function*() {
       const names = namesOf(AdapterSuite.answering())
       assert.isTrue(names.length > 0 && names.every((name) => !name.startsWith("cold") && !name.startsWith("release")))
       assert.strictEqual(AdapterSuite.failing().length, 1)
     }))
 
-  it.effect("each case on failures is failed by an adapter that breaks it", () =>
+  it.effect("each failure case finds an adapter that breaks its rule", () =>
     Effect.gen(function*() {
       const broken: ReadonlyArray<readonly [string, (count: Connections["Service"]) => Adapter.Adapter["Service"]]> = [
         ["failure: the stream", right],
@@ -499,7 +499,7 @@ describe("AdapterSuite", () => {
       yield* assertEachFails(AdapterSuite.failing({ connections }), broken, counted)
     }))
 
-  it.effect("the request that is given is the one that is sent", () =>
+  it.effect("AdapterSuite sends the given request", () =>
     Effect.gen(function*() {
       const model = yield* Script.make({ script: [Script.text("a")], cursor: again })
       const request: Adapter.Request = { messages: [Message.user("Call echo twice")], tools: [], model: "m1" }

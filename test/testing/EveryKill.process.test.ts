@@ -29,7 +29,7 @@ const told = ({ violations }: EveryKill.Report): Record<string, ReadonlyArray<st
 
 describe("everyKill: attempts", { timeout: limit }, () => {
   it.live(
-    "D-01: a program is killed once at each of its boundaries, and started again until it has its result",
+    "D-01: everyKill kills a program once at each of its boundaries, and starts it again until it has its result",
     () =>
       Effect.gen(function*() {
         const report = yield* killing("retries")
@@ -62,7 +62,7 @@ describe("everyKill: attempts", { timeout: limit }, () => {
       })
   )
 
-  it.live("the recovery is killed as well: at one of its boundaries, or at each", () =>
+  it.live("everyKill also kills the recovery, at a random boundary or at every boundary", () =>
     Effect.gen(function*() {
       const random = yield* killing("marks", { again: "random", limit: 2 })
       assert.deepStrictEqual(random.points, ["one", "two", "three"])
@@ -76,7 +76,7 @@ describe("everyKill: attempts", { timeout: limit }, () => {
       assert.isTrue(every.attempts.every(({ isDone, kills, processes }) => isDone && processes === kills.length + 1))
     }))
 
-  it.live("random kills are the same for the same seed, and others for another", () =>
+  it.live("random kills are the same for the same seed, and differ for another seed", () =>
     Effect.gen(function*() {
       const plans = (seed: string) =>
         Effect.map(
@@ -90,7 +90,7 @@ describe("everyKill: attempts", { timeout: limit }, () => {
     }))
 
   it.live(
-    "several processes share a program: one of them is killed, and another one takes over",
+    "another process takes over when everyKill kills one of several processes that share a program",
     () =>
       Effect.gen(function*() {
         const report = yield* killing("shared", { processes: 2 })
@@ -102,7 +102,7 @@ describe("everyKill: attempts", { timeout: limit }, () => {
       })
   )
 
-  it.live("what an attempt leaves on the disk is removed", () =>
+  it.live("everyKill removes the folder of each attempt", () =>
     Effect.gen(function*() {
       const folders: Array<string> = []
       yield* killing("folder", {
@@ -118,7 +118,7 @@ describe("everyKill: attempts", { timeout: limit }, () => {
       }
     }))
 
-  it.live("another Node runs the program, and the report says where there is none", () =>
+  it.live("everyKill runs the program with the given Node and its arguments, and reports a missing Node", () =>
     Effect.gen(function*() {
       const node = join(import.meta.dirname, "no-node")
       const { attempts, violations } = yield* killing("none", { node })
@@ -137,9 +137,9 @@ describe("everyKill: attempts", { timeout: limit }, () => {
     }))
 })
 
-describe("everyKill: what it finds", { timeout: limit }, () => {
+describe("everyKill: violations", { timeout: limit }, () => {
   const finds = (fault: string, expected: Record<string, ReadonlyArray<string>>, options?: EveryKill.Options) =>
-    it.live(`${fault}: ${Object.keys(expected).join(", ") || "nothing"}`, () =>
+    it.live(`everyKill finds in the program "${fault}" these broken laws: ${Object.keys(expected).join(", ") || "none"}`, () =>
       Effect.gen(function*() {
         const report = yield* killing(fault, options)
         assert.deepStrictEqual(told(report), expected)
@@ -181,7 +181,7 @@ describe("everyKill: what it finds", { timeout: limit }, () => {
   finds("hangs", { end: ["a process did not end within 30s"] }, { timeout: "30 seconds" })
   finds("ends", { end: ["no result after 4 processes"] }, { recoveries: 2 })
 
-  it.live("a process that fails is shown with what it wrote to standard error", () =>
+  it.live("everyKill reports a failed process with its standard error", () =>
     Effect.gen(function*() {
       const report = yield* killing("fails")
       const [violation] = report.violations
@@ -189,7 +189,7 @@ describe("everyKill: what it finds", { timeout: limit }, () => {
       assert.match(violation?.message ?? "", /^a process ended with code 1: [^]*no such order/)
     }))
 
-  it.live("a program that does not run at all is not killed, and the report says why", () =>
+  it.live("everyKill does not kill a program that fails without a kill, and reports why", () =>
     Effect.gen(function*() {
       const report = yield* killing("no such fault")
       assert.deepStrictEqual(report.attempts, [])
@@ -197,7 +197,7 @@ describe("everyKill: what it finds", { timeout: limit }, () => {
     }))
 
   it.live(
-    "a program that forgets what its journal knows repeats finished calls and unknown ones",
+    "everyKill finds a program that forgets its journal: the program repeats finished and unknown calls",
     () =>
       Effect.gen(function*() {
         const report = yield* killing("forgets", { limit: 12 })
@@ -210,7 +210,7 @@ describe("everyKill: what it finds", { timeout: limit }, () => {
   )
 
   it.live(
-    "a program that does something else each time is not killed, and the report says what",
+    "everyKill does not kill a program with another result each time, and reports the difference",
     () =>
       Effect.gen(function*() {
         const report = yield* killing("unsteady")
@@ -220,7 +220,7 @@ describe("everyKill: what it finds", { timeout: limit }, () => {
       })
   )
 
-  it.live("what a comparison of the caller's own allows is no violation", () =>
+  it.live("a difference that the caller's comparison allows is not a violation", () =>
     Effect.gen(function*() {
       const seen: Array<unknown> = []
       const report = yield* killing("result", {

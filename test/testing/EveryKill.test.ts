@@ -9,7 +9,7 @@ import { bundle } from "../../scratchpad/crash/bundle.ts"
 import { bound, limit } from "../support/until.ts"
 
 describe("everyKill", { timeout: limit }, () => {
-  it.live("D-01: a program that repeats a finished call is found", () =>
+  it.live("D-01: everyKill finds a program that repeats a finished call", () =>
     Effect.gen(function*() {
       const program = yield* Effect.promise(() => bundle(join(import.meta.dirname, "../fixtures/killed.ts")))
       const { violations } = yield* everyKill(program, { args: ["retried"], limit: 3, timeout: bound })

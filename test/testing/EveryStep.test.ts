@@ -49,7 +49,7 @@ const stopsOf = ({ violations }: EveryStep.Report): ReadonlyArray<string> =>
   Array.from(new Set(violations.map(({ stop }) => stop)))
 
 describe("everyStep: attempts", () => {
-  it.effect("tries a run twice to its end, and stops it hard and softly at each of its points", () =>
+  it.effect("everyStep runs a program twice to its end, and stops it hard and softly at each point", () =>
     Effect.gen(function*() {
       const report = yield* everyStep(({ cancel }) => Chat.stream("go", { tools: [wait], cancel }), { layer: model })
       assert.deepStrictEqual(report.violations, [])
@@ -59,14 +59,14 @@ describe("everyStep: attempts", () => {
       assert.isAbove(report.requests, report.points)
     }))
 
-  it.effect("stops a run softly only if it reads its cancel", () =>
+  it.effect("everyStep stops a run softly only if the run reads its cancel", () =>
     Effect.gen(function*() {
       const report = yield* everyStep(() => Chat.stream("go", { tools: [wait] }), { layer: model })
       assert.deepStrictEqual(report.violations, [])
       assert.strictEqual(report.attempts, 2 + report.points)
     }))
 
-  it.effect("takes a run as it is, streamed or awaited, with its services open or closed", () =>
+  it.effect("everyStep takes a streamed or an awaited run, with or without its services", () =>
     Effect.gen(function*() {
       const streamed = yield* everyStep(Chat.stream("go", { tools: [wait] }), { layer: model })
       const awaited = yield* everyStep(Chat.run("go", { tools: [wait] }), { layer: model })
@@ -79,7 +79,7 @@ describe("everyStep: attempts", () => {
       assert.deepStrictEqual([provided.points, provided.attempts], [1, 3])
     }))
 
-  it.effect("spreads a limit over all points, the first and the last included", () =>
+  it.effect("everyStep tries as many points as its limit allows, and finds no violation outside them", () =>
     Effect.gen(function*() {
       const orphan = { layer: Layer.merge(model, Broken.orphaning) }
       const all = yield* everyStep(Chat.stream("go", { tools: [wait] }), orphan)
@@ -92,7 +92,7 @@ describe("everyStep: attempts", () => {
       assert.isTrue(some.violations.every(({ step }) => steps.has(step)))
     }))
 
-  it.effect("has points everywhere in a fiber that is made to make room more often", () =>
+  it.effect("a lower maxOpsBeforeYield gives everyStep more points, and a value of 2 is refused", () =>
     Effect.gen(function*() {
       const usual = yield* everyStep(Chat.stream("go", { tools: [wait] }), { layer: model })
       const fine = yield* everyStep(Chat.stream("go", { tools: [wait] }), { layer: model, maxOpsBeforeYield: 20 })
@@ -102,7 +102,7 @@ describe("everyStep: attempts", () => {
       assert.isTrue(Exit.isFailure(exit) && Cause.squash(exit.cause) instanceof TypeError)
     }))
 
-  it.effect("leaves the services of the run to the caller, and discards its logs", () =>
+  it.effect("everyStep leaves the services of the run to the caller, and discards its logs", () =>
     Effect.gen(function*() {
       class Word extends Context.Service<Word, string>()("test/Word") {}
       const said: Array<string> = []
@@ -117,7 +117,7 @@ describe("everyStep: attempts", () => {
       assert.deepStrictEqual(logged, [])
     }))
 
-  it.effect("reports that a run cannot be repeated", () =>
+  it.effect("everyStep reports a run that differs when it is repeated", () =>
     Effect.gen(function*() {
       let runs = 0
       const report = yield* everyStep(Effect.suspend(() => Effect.sleep(++runs === 1 ? 10 : 0)))
@@ -133,7 +133,7 @@ describe("everyStep: attempts", () => {
 })
 
 describe("everyStep: lifetime", () => {
-  it.effect("finds a fiber and a timer that are left", () =>
+  it.effect("everyStep finds a remaining fiber and a remaining timer", () =>
     Effect.gen(function*() {
       const asleep = yield* everyStep(Effect.forkDetach(Effect.sleep(50), { startImmediately: true }))
       assert.deepStrictEqual(told(asleep), {
@@ -143,14 +143,14 @@ describe("everyStep: lifetime", () => {
       assert.deepStrictEqual(told(forever), { lifetime: ["1 fibers are alive after the run"] })
     }))
 
-  it.effect("finds a run that does not end, and stops it all the same", () =>
+  it.effect("everyStep finds a run that does not end, and no violation where it stops this run", () =>
     Effect.gen(function*() {
       const report = yield* everyStep(Effect.never)
       assert.deepStrictEqual(told(report), { lifetime: ["the run does not end"] })
       assert.deepStrictEqual(stopsOf(report), ["none"])
     }))
 
-  it.effect("finds a request that is not closed", () =>
+  it.effect("everyStep finds a model request that stays open", () =>
     Effect.gen(function*() {
       const leaving = Adapter.Adapter.use(({ stream }) =>
         Effect.flatMap(
@@ -162,7 +162,7 @@ describe("everyStep: lifetime", () => {
       assert.deepStrictEqual(told(report), { lifetime: ["1 model requests were not closed"] })
     }))
 
-  it.effect("lets a handler live on that refuses to stop and is named, and no other", () =>
+  it.effect("everyStep passes a live handler that refuses to stop and is reported, and finds an unreported handler", () =>
     Effect.gen(function*() {
       const refuse = handled(() => Effect.uninterruptible(Effect.sleep("1 minute")))
       const named = yield* calling(refuse, {}, { toolTimeout: "2 seconds" })
@@ -176,7 +176,7 @@ describe("everyStep: lifetime", () => {
       ])
     }))
 
-  it.effect("watches over what the run's own recorder tracks", () =>
+  it.effect("everyStep finds a live effect tracked by the recorder of the attempt", () =>
     Effect.gen(function*() {
       const report = yield* everyStep(({ recorder }) =>
         Effect.forkDetach(recorder.track("own")(Effect.never), { startImmediately: true })
@@ -188,7 +188,7 @@ describe("everyStep: lifetime", () => {
 })
 
 describe("everyStep: stop", () => {
-  it.effect("finds a handler that starts after the stop", () =>
+  it.effect("everyStep finds a handler that starts after the stop", () =>
     Effect.gen(function*() {
       const late = Broken.changed((execution) =>
         Effect.andThen(Effect.onInterrupt(Effect.sleep(100), () => execution), execution)
@@ -205,7 +205,7 @@ describe("everyStep: stop", () => {
       assert.deepStrictEqual(stopsOf(report), ["hard"])
     }))
 
-  it.effect("finds a model call after the stop", () =>
+  it.effect("everyStep finds a model request after the stop", () =>
     Effect.gen(function*() {
       const deaf = ({ cancel }: EveryStep.Attempt) =>
         Effect.andThen(Step.run("go", { tools: [wait], cancel }), Step.run("go", { tools: [wait] }))
@@ -214,7 +214,7 @@ describe("everyStep: stop", () => {
       assert.deepStrictEqual(stopsOf(report), ["soft"])
     }))
 
-  it.effect("finds a run that takes longer to stop than it may", () =>
+  it.effect("everyStep finds a run that takes longer to stop than its grace", () =>
     Effect.gen(function*() {
       const slow = Effect.onInterrupt(Effect.sleep("1 minute"), () => Effect.sleep("6 seconds"))
       const report = yield* everyStep(slow)
@@ -222,7 +222,7 @@ describe("everyStep: stop", () => {
       assert.deepStrictEqual((yield* everyStep(slow, { grace: "6 seconds" })).violations, [])
     }))
 
-  it.effect("finds a run that fails because it was stopped", () =>
+  it.effect("everyStep finds a run that fails because of the stop, and passes a run that always fails", () =>
     Effect.gen(function*() {
       const hard = yield* everyStep(Effect.onInterrupt(Effect.sleep(10), () => Effect.die("torn")))
       assert.strictEqual(told(hard)["stop"]?.length, 1)
@@ -236,7 +236,7 @@ describe("everyStep: stop", () => {
 })
 
 describe("everyStep: calls", () => {
-  it.effect("finds a second start, also of a handler that is no Effect", () =>
+  it.effect("everyStep finds a second start of a call, also where the handler returns no Effect", () =>
     Effect.gen(function*() {
       const twice = Executor.layer(Broken.changed((execution) => Effect.andThen(execution, execution)))
       const invalid = Tool.make("tool", { parameters: {}, handler: (() => 42) as never })
@@ -248,7 +248,7 @@ describe("everyStep: calls", () => {
       }
     }))
 
-  it.effect("finds an attempt in front of which there was none", () =>
+  it.effect("everyStep finds a second attempt without a first", () =>
     Effect.gen(function*() {
       const skipping: Executor.Service = {
         execute: ((tool: Tool.Any, args: unknown, call: Tool.CallContext) =>
@@ -263,7 +263,7 @@ describe("everyStep: calls", () => {
       )
     }))
 
-  it.effect("finds more handlers at once than the bound", () =>
+  it.effect("everyStep finds more handlers at once than the bound", () =>
     Effect.gen(function*() {
       const run = Chat.stream("go", { tools: [wait], maxConcurrency: 2 })
       assert.deepStrictEqual((yield* everyStep(run, { layer: model, bound: 2 })).violations, [])
@@ -272,7 +272,7 @@ describe("everyStep: calls", () => {
       })
     }))
 
-  it.effect("treats tools without the option as the policy does, and functions that throw as exclusive", () =>
+  it.effect("everyStep gives a tool without `concurrency` the default of the policy, and treats a throwing function as exclusive", () =>
     Effect.gen(function*() {
       const lying = {
         ...wait,
@@ -291,7 +291,7 @@ describe("everyStep: calls", () => {
       assert.deepStrictEqual(told(yield* run(lying, Policy.standard)), alone)
     }))
 
-  it.effect("does not hold the handlers of a run against the handler that it lives in", () =>
+  it.effect("everyStep does not count the handlers of a nested run against the handler of their sub-agent", () =>
     Effect.gen(function*() {
       const write = Tool.make("write", { parameters: {}, concurrency: "exclusive", handler: () => Effect.sleep(10) })
       const delegate = Tool.fromChat("delegate", {
@@ -320,7 +320,7 @@ describe("everyStep: events and threads", () => {
       { layer: model }
     )
 
-  it.effect("holds the events to their laws", () =>
+  it.effect("everyStep holds the events of a run to their laws", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual((yield* events((all) => all)).violations, [])
       const untold = yield* events((all) => all.filter((event) => event._tag !== "ToolResultEncoded"))
@@ -329,7 +329,7 @@ describe("everyStep: events and threads", () => {
       assert.deepStrictEqual(told(doubled), { frame: ["1 events come after ChatCompleted"] })
     }))
 
-  it.effect("holds what passes the run's own recorder to the laws of events", () =>
+  it.effect("everyStep holds the events that pass the recorder of the attempt to their laws", () =>
     Effect.gen(function*() {
       const report = yield* everyStep(({ recorder }) =>
         Stream.runDrain(recorder.tap(Stream.filter(
@@ -339,7 +339,7 @@ describe("everyStep: events and threads", () => {
       assert.include(Object.keys(told(report)), "answers")
     }))
 
-  it.effect("requires no ChatCompleted where there is none", () =>
+  it.effect("everyStep requires no ChatCompleted of a step", () =>
     Effect.gen(function*() {
       const report = yield* everyStep(({ cancel }) => Step.stream("go", { tools: [wait], cancel }), { layer: model })
       assert.deepStrictEqual(report.violations, [])
@@ -351,7 +351,7 @@ describe("everyStep: events and threads", () => {
     Message.tool("c0", "ok")
   ])
 
-  it.effect("reads the threads of results, of a run and of a step", () =>
+  it.effect("everyStep checks the threads in the results of runs and steps", () =>
     Effect.gen(function*() {
       const run = Effect.map(Chat.run("go", { tools: [wait] }), (result) => ({
         ...result,
@@ -367,7 +367,7 @@ describe("everyStep: events and threads", () => {
       })
     }))
 
-  it.effect("accepts open calls that are the caller's", () =>
+  it.effect("everyStep passes open calls that wait for the caller", () =>
     Effect.gen(function*() {
       const manual = Tool.make("wait", { parameters: {}, manual: true })
       const approved = { ...wait, approval: () => true } as typeof wait
@@ -379,7 +379,7 @@ describe("everyStep: events and threads", () => {
       }
     }))
 
-  it.effect("reads the threads of requests, and reports no violation for the messages the caller put in front", () =>
+  it.effect("everyStep checks the threads of requests, except the messages that the caller provides", () =>
     Effect.gen(function*() {
       const send = (messages: ReadonlyArray<Message.Message>) =>
         Adapter.Adapter.use(({ stream }) => Stream.runDrain(stream({ messages, tools: [] })))

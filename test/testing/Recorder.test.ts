@@ -15,7 +15,7 @@ import { callOf } from "../support/calls.ts"
 const request: Adapter.Request = { messages: [Message.user("go")], tools: [] }
 
 describe("Recorder", () => {
-  it.effect("a tapped stream is recorded as it passes, with the time since the recorder was made", () =>
+  it.effect("a recorder records a tapped stream as it passes, with the time since the recorder was made", () =>
     Effect.gen(function*() {
       yield* TestClock.adjust("1 hour")
       const recorder = yield* Recorder.make
@@ -32,7 +32,7 @@ describe("Recorder", () => {
       assert.deepStrictEqual(yield* recorder.at("ToolHalt"), [])
     }))
 
-  it.effect("a stream's failure passes, and what came before it is recorded", () =>
+  it.effect("a recorder lets the failure of a stream pass, and records the earlier events", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const model = yield* Script.make([Script.text("a"), Script.streamError("network_error")])
@@ -41,7 +41,7 @@ describe("Recorder", () => {
       assert.deepStrictEqual(yield* recorder.timeline, [[0, "MessageStarted"], [0, "TextDelta"]])
     }))
 
-  it.effect("tracked effects are counted by how they end, one finalizer each", () =>
+  it.effect("a recorder counts tracked effects by their ends, with one finalizer each", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       assert.strictEqual(yield* recorder.track("ok")(Effect.succeed(42)), 42)
@@ -85,7 +85,7 @@ describe("Recorder", () => {
       ])
     }))
 
-  it.effect("the peak is how many were alive at once", () =>
+  it.effect("the peak counts the effects alive at once", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const all = Effect.forEach([30, 20, 15, 6], (millis) => recorder.track(`t${millis}`)(Effect.sleep(millis)), {
@@ -103,7 +103,7 @@ describe("Recorder", () => {
       assert.deepStrictEqual(ends, [[20, "t20"], [30, "t30"], [35, "t15"], [36, "t6"]])
     }))
 
-  it.effect("an effect that is interrupted before it starts leaves no trace, and an uninterruptible one stays so", () =>
+  it.effect("a tracked effect interrupted before its start leaves no trace, and an uninterruptible effect stays uninterruptible", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const late = yield* Effect.forkChild(recorder.track("late")(Effect.void))
@@ -117,7 +117,7 @@ describe("Recorder", () => {
       assert.deepInclude(yield* recorder.counts("block"), { ends: 1, interrupts: 0, finalizers: 1 })
     }))
 
-  it.effect("waiting for starts returns at the right one, at once if it is past, and can be left", () =>
+  it.effect("recorder.started returns at the given start, returns at once for a past start, and can be interrupted", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const second = yield* Effect.forkChild(recorder.started("x", 2), { startImmediately: true })
@@ -132,7 +132,7 @@ describe("Recorder", () => {
       yield* Fiber.interrupt(third)
     }))
 
-  it.effect("a handler is recorded under its tool's name, and its arguments and result pass untouched", () =>
+  it.effect("a recorder records a handler under its tool name, and leaves its arguments and result unchanged", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const double = Tool.make("double", {

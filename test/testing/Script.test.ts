@@ -62,7 +62,7 @@ const completed = (text: string, finishReason: Response.FinishReason | null): Ev
   finishReason
 })
 
-describe("Script: what entries play", () => {
+describe("Script: entries", () => {
   it.effect("F-01, R-246, R-247: text without a finish closes with the whole text and finish reason null", () =>
     Effect.gen(function*() {
       const script = [Script.text("a")]
@@ -79,7 +79,7 @@ describe("Script: what entries play", () => {
       assert.deepStrictEqual(tagsOf(empty), ["MessageStarted", "TextDelta", "TextCompleted", "MessageCompleted"])
     }))
 
-  it.effect("F-02, R-248: an empty script is an empty message", () =>
+  it.effect("F-02, R-248: an empty script plays an empty message", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* play([]), [started, completed("", null)])
       const response = yield* generated([])
@@ -88,14 +88,14 @@ describe("Script: what entries play", () => {
       assert.deepStrictEqual((yield* generated([Script.finish(null)])).metadata, {})
     }))
 
-  it.effect("F-03, R-246: entries after the finish are ignored", () =>
+  it.effect("F-03, R-246: a script ignores entries after its finish", () =>
     Effect.gen(function*() {
       const script = [Script.finish("stop"), Script.text("late"), Script.delay("1 hour")]
       assert.deepStrictEqual(yield* play(script), [started, completed("", "stop")])
       assert.strictEqual((yield* generated(script)).outputText, null)
     }))
 
-  it.effect("R-245: every entry plays its events, in order", () =>
+  it.effect("R-245: a script plays the events of its entries in order", () =>
     Effect.gen(function*() {
       const events = yield* play([
         Script.reasoning("hm"),
@@ -130,7 +130,7 @@ describe("Script: what entries play", () => {
       ])
     }))
 
-  it.effect("R-245: a call may have lost arguments, and a finish the provider's own reason", () =>
+  it.effect("R-245: a scripted call can have lost arguments, and a scripted finish can have the reason of a provider", () =>
     Effect.gen(function*() {
       const lost = { ...Script.toolCall("c0", "echo", {}, "{bad"), argumentsLost: "json_decode_error" } as const
       const finish = Script.finish("stop", { rawFinishReason: "end_turn", model: "m1", responseId: "r1" })
@@ -140,7 +140,7 @@ describe("Script: what entries play", () => {
       assert.deepInclude(response, { model: "m1", id: "r1", rawFinishReason: "end_turn" })
     }))
 
-  it.effect("R-251: fragments never complete a call; generate parses them when they are an object", () =>
+  it.effect("R-251: call fragments never complete a call in a stream, and generate parses fragments that form an object", () =>
     Effect.gen(function*() {
       const script = (
         raw: string
@@ -155,7 +155,7 @@ describe("Script: what entries play", () => {
       assert.deepInclude(list, { arguments: {}, rawArguments: "[1,2]" })
     }))
 
-  it.effect("F-08, R-252: the last usage goes into the end of the message, the adapter's own wins", () =>
+  it.effect("F-08, R-252: the last usage of a script goes into MessageCompleted, and the `usage` option replaces it", () =>
     Effect.gen(function*() {
       const script = [Script.usage({ inputTokens: 1 }), Script.usage({ inputTokens: 2 }), Script.finish("stop")]
       const usageOf = (events: ReadonlyArray<Event.AdapterEvent>) => {
@@ -172,7 +172,7 @@ describe("Script: what entries play", () => {
       assert.deepStrictEqual(yield* play([Script.finish("stop")]), [started, completed("", "stop")])
     }))
 
-  it.effect("R-254: a whole reply in one word plays like its entries", () =>
+  it.effect("R-254: Script.reply makes the entries of a whole reply", () =>
     Effect.gen(function*() {
       const calls = [Message.toolCall("c0", "echo", { x: 1 })]
       const entries = Script.reply({ reasoning: "hm", text: "a", toolCalls: calls, usage: { inputTokens: 3 } })
@@ -183,7 +183,7 @@ describe("Script: what entries play", () => {
       assert.deepStrictEqual(Script.reply({ finishReason: null }), [Script.finish(null)])
     }))
 
-  it("R-254, R-256: entries are plain data", () => {
+  it("R-254, R-256: script entries survive JSON unchanged", () => {
     const entries = [
       ...Script.reply({ text: "a", toolCalls: [Message.toolCall("c0", "echo")], usage: { inputTokens: 1 } }),
       Script.delay("5 seconds"),
@@ -200,7 +200,7 @@ describe("Script: what entries play", () => {
 })
 
 describe("Script: errors", () => {
-  it.effect("R-249, R-250: an error is an event, ends the script and keeps the earlier text", () =>
+  it.effect("R-249, R-250: a scripted error is an event, ends the script and keeps the earlier text", () =>
     Effect.gen(function*() {
       const events = yield* play([
         Script.text("par"),
@@ -220,7 +220,7 @@ describe("Script: errors", () => {
       assert.deepInclude(response, { finishReason: "error", outputText: "par" })
     }))
 
-  it.effect("R-249: a reason of AdapterError becomes that error, anything else the cause of an unknown one", () =>
+  it.effect("R-249: a scripted reason becomes an AdapterError of this reason, and any other value the cause of an unknown error", () =>
     Effect.gen(function*() {
       const errorOf = (...args: Parameters<typeof Script.error>) =>
         Effect.map(play([Script.error(...args)]), (events) => {
@@ -252,7 +252,7 @@ describe("Script: errors", () => {
       assert.strictEqual(yield* Effect.flip(generated([Script.error(own)])), own)
     }))
 
-  it.effect("F-04, R-250: only the explicit form continues, and the policy decides how it is folded", () =>
+  it.effect("F-04, R-250: a script continues after errorThenContinue, and the policy decides how the error is folded", () =>
     Effect.gen(function*() {
       const script = [
         Script.text("a"),
@@ -277,7 +277,7 @@ describe("Script: errors", () => {
       assert.deepInclude(folded(Policy.allm).error, { reason: "rate_limited" })
     }))
 
-  it.effect("R-254: a stream error fails the stream after the earlier events, without an end of the message", () =>
+  it.effect("R-254: a scripted stream error fails the stream after the earlier events, without MessageCompleted", () =>
     Effect.gen(function*() {
       const script = [Script.text("a"), Script.streamError("network_error", { detail: "reset" }), Script.text("b")]
       const model = yield* Script.make({ scripts: [script, script] })
@@ -292,7 +292,7 @@ describe("Script: errors", () => {
       assert.strictEqual(yield* model.cleanups, 2)
     }))
 
-  it.effect("F-07, R-254, R-244: a preflight error fails the open without an event, and the cursor moves on", () =>
+  it.effect("F-07, R-254, R-244: a preflight error fails the open without an event, and the cursor advances", () =>
     Effect.gen(function*() {
       const preflight = [Script.preflightError("rate_limited", { status: 429 }), Script.text("never")]
       const model = yield* Script.make([
@@ -310,7 +310,7 @@ describe("Script: errors", () => {
       assert.strictEqual(yield* model.opens, 4)
     }))
 
-  it.effect("F-05, R-241, R-252, R-254: a script that cannot be played is a defect at its open", () =>
+  it.effect("F-05, R-241, R-252, R-254: an invalid script is a defect when it is opened", () =>
     Effect.gen(function*() {
       const call = [Script.text("a")]
       const cases: ReadonlyArray<readonly [input: unknown, message: RegExp]> = [
@@ -339,7 +339,7 @@ describe("Script: errors", () => {
     }))
 })
 
-describe("Script: which call is played", () => {
+describe("Script: cursor", () => {
   const textOf = (model: Script.Scripted) =>
     Stream.runFold(
       model.stream(request),
@@ -350,7 +350,7 @@ describe("Script: which call is played", () => {
   const awaitedTextOf = (model: Script.Scripted) =>
     Effect.map(model.generate(request), (response) => response.outputText)
 
-  it.effect("R-240: the script is played for every request, and emits only adapter events", () =>
+  it.effect("R-240: a script plays the same events for every request", () =>
     Effect.gen(function*() {
       const script = [Script.text("a"), Script.toolCall("c0", "echo"), Script.rawChunk(1), Script.error("timeout")]
       const model = yield* Script.make([script, script])
@@ -359,7 +359,7 @@ describe("Script: which call is played", () => {
       assert.deepStrictEqual(yield* Stream.runCollect(model.stream(other)), first)
     }))
 
-  it.effect("F-06, R-243: past the last call nothing is scripted", () =>
+  it.effect("F-06, R-243: a request after the last scripted call fails with no_scripted_response", () =>
     Effect.gen(function*() {
       const model = yield* Script.make({ scripts: [[Script.text("a")]] })
       assert.strictEqual(yield* textOf(model), "a")
@@ -370,7 +370,7 @@ describe("Script: which call is played", () => {
       assert.deepInclude(yield* Effect.flip(play({ scripts: [] })), exhausted)
     }))
 
-  it.effect("R-242: streamScript is for streams, scripts come before script", () =>
+  it.effect("R-242: stream plays streamScript first, and generate plays only script or scripts", () =>
     Effect.gen(function*() {
       const [one, many, streamed] = [[Script.text("one")], [[Script.text("many")]], [[Script.text("streamed")]]]
       const cases: ReadonlyArray<readonly [Script.Options, stream: string, generate: string | undefined]> = [
@@ -389,7 +389,7 @@ describe("Script: which call is played", () => {
       }
     }))
 
-  it.effect("R-244: every open moves on by one, consumed or not; an empty stream script is one empty call", () =>
+  it.effect("R-244: every open advances the cursor by one, consumed or not, and an empty script plays one empty call", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("a")], [Script.text("b")], [Script.text("c")]])
       yield* Stream.runHead(model.stream(request))
@@ -409,7 +409,7 @@ describe("Script: which call is played", () => {
       }
     }))
 
-  it.effect("F-10, R-256: adapters with equal scripts have cursors of their own", () =>
+  it.effect("F-10, R-256: adapters with equal scripts have separate cursors", () =>
     Effect.gen(function*() {
       const scripts = [[Script.text("a")], [Script.text("b")]]
       const first = yield* Script.make(scripts)
@@ -417,7 +417,7 @@ describe("Script: which call is played", () => {
       assert.deepStrictEqual([yield* textOf(first), yield* textOf(first), yield* textOf(second)], ["a", "b", "a"])
     }))
 
-  it.effect("R-255, R-256: a cursor can be shared, also by rebuilds of a layer", () =>
+  it.effect("R-255, R-256: adapters and rebuilt layers can share a cursor", () =>
     Effect.gen(function*() {
       const cursor = yield* Script.makeCursor
       const options = { scripts: [[Script.text("a")], [Script.text("b")], [Script.text("c")]], cursor }
@@ -432,7 +432,7 @@ describe("Script: which call is played", () => {
       assert.deepStrictEqual(asked.map((events) => events.at(-1)), [completed("x", null), completed("y", null)])
     }))
 
-  it.effect("R-255: the requests are recorded at each open, and the adapter's layer continues at its position", () =>
+  it.effect("R-255: a scripted adapter records the request of each open, and its layer continues at its cursor", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("a")], [Script.text("b")]])
       const other: Adapter.Request = { ...request, model: "m2" }
@@ -443,13 +443,13 @@ describe("Script: which call is played", () => {
       assert.deepStrictEqual(yield* model.requests, [request, other, request])
     }))
 
-  it.effect("R-255: the request id is part of the awaited response", () =>
+  it.effect("R-255: generate returns the `requestId` option in its response", () =>
     Effect.gen(function*() {
       assert.strictEqual((yield* generated({ script: [], requestId: "req_1" })).requestId, "req_1")
       assert.strictEqual((yield* generated({ script: [] })).requestId, null)
     }))
 
-  it.effect("R-255: the first calls can be refused, and play nothing", () =>
+  it.effect("R-255: retryUntilCall refuses the earlier calls as rate_limited without playing a script", () =>
     Effect.gen(function*() {
       const model = yield* Script.make({ scripts: [[Script.text("a")], [Script.text("b")]], retryUntilCall: 3 })
       const refused = { reason: "rate_limited", retryAfterMillis: 0, isRetryable: true }
@@ -465,8 +465,8 @@ describe("Script: which call is played", () => {
     }))
 })
 
-describe("Script: when it plays", () => {
-  it.effect("F-09, R-253, R-258: a delay holds back what follows, never the start of the message", () =>
+describe("Script: time", () => {
+  it.effect("F-09, R-253, R-258: a scripted delay holds back the following events, never MessageStarted", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* timed([Script.delay(50), Script.text("a"), Script.finish("stop")]), [
         [0, "MessageStarted"],
@@ -476,7 +476,7 @@ describe("Script: when it plays", () => {
       ])
     }))
 
-  it.effect("R-253, R-258: delays add up, play no event and hold back the end as well", () =>
+  it.effect("R-253, R-258: scripted delays add up, play no event and also hold back the end", () =>
     Effect.gen(function*() {
       const script = [
         Script.text("a"),
@@ -494,7 +494,7 @@ describe("Script: when it plays", () => {
       ])
     }))
 
-  it.effect("R-258: generate waits on the same clock, and an infinite delay waits for ever", () =>
+  it.effect("R-258: generate waits on the same clock as stream, and an infinite delay never ends", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.delay("1 hour"), Script.text("a")], [Script.delay(Duration.infinity)]])
       const awaited = yield* Effect.forkChild(model.generate(request), { startImmediately: true })
@@ -510,7 +510,7 @@ describe("Script: when it plays", () => {
       assert.strictEqual(yield* model.cleanups, 2)
     }))
 
-  it.effect("F-11, R-255: an opened stream is cleaned up once, and one that was never pulled is not opened", () =>
+  it.effect("F-11, R-255: an opened stream is cleaned up once, and a stream that is never pulled is not opened", () =>
     Effect.gen(function*() {
       const script = [Script.text("a"), Script.delay("1 hour"), Script.text("b")]
       const cleanups = (read: (model: Script.Scripted) => Effect.Effect<unknown, unknown>) =>
@@ -527,7 +527,7 @@ describe("Script: when it plays", () => {
       assert.deepStrictEqual(yield* cleanups((model) => Effect.sync(() => model.stream(request))), [0, 0])
     }))
 
-  it.effect("R-255: a stream is cleaned up when it has ended, not when what follows it has", () =>
+  it.effect("R-255: a stream is cleaned up at its own end, before a concatenated stream continues", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([[Script.text("a")], [Script.text("b")]])
       const counts: Array<number> = []
@@ -542,7 +542,7 @@ describe("Script: when it plays", () => {
       assert.deepStrictEqual([...counts, yield* model.cleanups], [0, 1, 2])
     }))
 
-  it.effect("R-244: events without a delay between them come at once, or in chunks of the given size", () =>
+  it.effect("R-244: events without a delay between them arrive together, or in chunks of the given size", () =>
     Effect.gen(function*() {
       const script = [Script.text("a"), Script.text("b"), Script.delay(0), Script.text("c"), Script.finish("stop")]
       const chunks = (chunkSize?: number) =>
@@ -557,10 +557,10 @@ describe("Script: when it plays", () => {
     }))
 })
 
-describe("Script: in a run", () => {
+describe("Script: runs", () => {
   const echo = Tool.make("echo", { parameters: { x: Schema.Finite }, handler: (args) => Effect.succeed(args) })
 
-  it.effect("R-257: the reference trace of a call and its answer has fourteen events", () =>
+  it.effect("R-257: a scripted run with one call has the fourteen events of the reference trace", () =>
     Effect.gen(function*() {
       const model = yield* Script.make([
         [Script.toolCall("c0", "echo", { x: 1 }), Script.finish("tool_calls")],
@@ -591,7 +591,7 @@ describe("Script: in a run", () => {
       assert.deepStrictEqual([yield* model.opens, yield* model.cleanups], [2, 2])
     }))
 
-  it.effect("R-243, R-244: a run that asks too often fails because nothing is scripted", () =>
+  it.effect("R-243, R-244: a run with more requests than scripted calls fails with no_scripted_response", () =>
     Effect.gen(function*() {
       const calls = [Script.toolCall("c0", "echo", { x: 1 }), Script.finish("tool_calls")]
       const model = yield* Script.make([calls])
@@ -601,7 +601,7 @@ describe("Script: in a run", () => {
       assert.strictEqual(yield* model.opens, 2)
     }))
 
-  it.effect("R-258: virtual time drives a whole run", () =>
+  it.effect("R-258: virtual time drives a whole scripted run", () =>
     Effect.gen(function*() {
       const recorder = yield* Recorder.make
       const slow = Tool.make("slow", {

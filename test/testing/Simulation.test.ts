@@ -7,7 +7,7 @@ import { Chat, Message, Tool, ToolRunner } from "heddle"
 import { Explorer, Script, Simulation } from "heddle/testing"
 
 describe("Simulation", () => {
-  it.effect("takes no time for an hour, and leaves nothing asleep", () =>
+  it.effect("a simulated hour passes at once and leaves no fiber asleep", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(Effect.as(Effect.sleep("1 hour"), "woke"))
       assert.deepStrictEqual(report.exit, Exit.succeed("woke"))
@@ -15,7 +15,7 @@ describe("Simulation", () => {
       assert.strictEqual(report.sleeping, 0)
     }))
 
-  it.effect("counts the same steps every time", () =>
+  it.effect("a simulation counts the same steps every time", () =>
     Effect.gen(function*() {
       const program = Effect.all([Effect.sleep(10), Effect.sleep(20), Effect.yieldNow], { concurrency: "unbounded" })
       const first = yield* Simulation.run(program)
@@ -24,7 +24,7 @@ describe("Simulation", () => {
       assert.strictEqual(first.steps, second.steps)
     }))
 
-  it.effect("shows a fiber that outlives the effect", () =>
+  it.effect("a simulation counts a sleeping fiber that outlives the effect", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(
         Effect.asVoid(Effect.forkDetach(Effect.sleep(50), { startImmediately: true }))
@@ -32,13 +32,13 @@ describe("Simulation", () => {
       assert.strictEqual(report.sleeping, 1)
     }))
 
-  it.effect("reports an effect that never ends", () =>
+  it.effect("a simulation of an effect that never ends has no exit", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(Effect.never)
       assert.isUndefined(report.exit)
     }))
 
-  it.effect("interrupts at the given step", () =>
+  it.effect("a simulation interrupts the effect at the given step", () =>
     Effect.gen(function*() {
       const program = Effect.forEach([1, 2, 3], () => Effect.sleep(10))
       const whole = yield* Simulation.run(program)
@@ -52,14 +52,14 @@ describe("Simulation", () => {
       assert.deepStrictEqual(Array.from(new Set(ends)), [0, 10, 20])
     }))
 
-  it.effect("drives promises that settle by themselves", () =>
+  it.effect("a simulation waits for promises that settle by themselves", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(Effect.andThen(Effect.promise(() => Promise.resolve(1)), Effect.sleep(5)))
       assert.strictEqual(report.millis, 5)
       assert.isTrue(report.exit !== undefined && Exit.isSuccess(report.exit))
     }))
 
-  it.effect("lets promises that are ready settle before the clock moves", () =>
+  it.effect("a simulation lets ready promises settle before it moves the clock", () =>
     Effect.gen(function*() {
       const chained = Effect.promise(() => Promise.resolve(1).then((one) => one + 1).then((two) => two + 1))
       const report = yield* Simulation.run(Effect.timeout(chained, "1 minute"))
@@ -67,7 +67,7 @@ describe("Simulation", () => {
       assert.strictEqual(report.millis, 0)
     }))
 
-  it.effect("counts the fibers that are left, asleep or not", () =>
+  it.effect("a simulation counts the remaining fibers, asleep or not", () =>
     Effect.gen(function*() {
       const alone = yield* Simulation.run(Effect.all([Effect.sleep(1), Effect.sleep(2)], { concurrency: 2 }))
       assert.strictEqual(alone.fibers, 0)
@@ -78,7 +78,7 @@ describe("Simulation", () => {
       assert.strictEqual(stuck.fibers, 1)
     }))
 
-  it.effect("reports each step before it is taken", () =>
+  it.effect("a simulation reports each step before it takes the step", () =>
     Effect.gen(function*() {
       const seen: Array<readonly [number, string]> = []
       let phase = "before"
@@ -91,7 +91,7 @@ describe("Simulation", () => {
       assert.deepStrictEqual(seen, [[0, "before"], [1, "first"], [2, "second"]])
     }))
 
-  it.effect("interrupts an effect that hangs", () =>
+  it.effect("a simulation interrupts a hanging effect", () =>
     Effect.gen(function*() {
       const whole = yield* Simulation.run(Effect.never)
       const report = yield* Simulation.run(Effect.never, { interruptAt: whole.steps })
@@ -99,7 +99,7 @@ describe("Simulation", () => {
       assert.strictEqual(report.fibers, 0)
     }))
 
-  it.effect("drives a whole run with its script and timeouts", () =>
+  it.effect("a simulation drives a whole run with its script and timeouts", () =>
     Effect.gen(function*() {
       const slow = Tool.make("slow", { parameters: {}, timeout: "1 minute", handler: () => Effect.never })
       const model = Script.layer([
@@ -114,20 +114,20 @@ describe("Simulation", () => {
 })
 
 describe("Explorer", () => {
-  it.effect("finds every order, and one result where order does not matter", () =>
+  it.effect("the explorer runs every order, and finds one result where order does not matter", () =>
     Effect.gen(function*() {
-      const report = yield* Explorer.explore(3, (point) =>
-        Effect.map(Effect.all([point(0), point(1), point(2)], { concurrency: "unbounded" }), () => "same"))
+      const report = yield* Explorer.explore(
+        3,
+        (point) => Effect.map(Effect.all([point(0), point(1), point(2)], { concurrency: "unbounded" }), () => "same")
+      )
       assert.strictEqual(report.runs, 6)
       assert.deepStrictEqual(
-        report.findings.map((finding) =>
-          finding.result
-        ),
+        report.findings.map((finding) => finding.result),
         ["same"]
       )
     }))
 
-  it.effect("reports which orders lead to which result", () =>
+  it.effect("the explorer reports which orders lead to which result", () =>
     Effect.gen(function*() {
       const report = yield* Explorer.explore(3, (point) =>
         Effect.gen(function*() {
@@ -138,7 +138,7 @@ describe("Explorer", () => {
       assert.isTrue(report.findings.every((finding) => finding.orders.every((order) => order[0] === finding.result)))
     }))
 
-  it.effect("spreads a limit over all orders", () =>
+  it.effect("the explorer runs at most `limit` orders, each a different one", () =>
     Effect.gen(function*() {
       const seen = new Set<string>()
       const report = yield* Explorer.explore(8, (point) =>
@@ -152,7 +152,7 @@ describe("Explorer", () => {
       assert.strictEqual(seen.size, report.runs)
     }))
 
-  it.effect("a batch of tools answers the same in every order", () =>
+  it.effect("a batch of tools has the same answers and halt in every order, and its events follow the order", () =>
     Effect.gen(function*() {
       const report = yield* Explorer.explore(4, (point) => {
         const wait = Tool.make("wait", {
@@ -170,8 +170,10 @@ describe("Explorer", () => {
       const events = yield* Explorer.explore(2, (point) => {
         const wait = Tool.make("wait", { parameters: {}, handler: (_args, call) => point(call.index) })
         const calls = [0, 1].map((index) => Message.toolCall(`c${index}`, "wait"))
-        return Effect.map(Stream.runCollect(ToolRunner.stream(calls, [wait], { maxConcurrency: 2 })), (all) =>
-          all.map((event) => "id" in event ? event.id : ""))
+        return Effect.map(
+          Stream.runCollect(ToolRunner.stream(calls, [wait], { maxConcurrency: 2 })),
+          (all) => all.map((event) => "id" in event ? event.id : "")
+        )
       })
       assert.strictEqual(events.findings.length, 2)
     }))
