@@ -386,7 +386,7 @@ describe("the button of the page", () => {
         await page.reload()
         await fails(page, "failed")
         await again(page)
-        await fails(page, "broke")
+        await fails(page, "was lost")
         await again(page)
         await holdsOn(page, ["Look", "I look.", "quick {}: output-available \"ok\"", "Wro", "Looked."], "Now.")
       })
