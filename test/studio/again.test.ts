@@ -111,8 +111,8 @@ const before: Readonly<Record<string, (events: Events) => Events>> = {
 /** Returns what the only run of a session shows. */
 const inRun = ([shown]: ReadonlyArray<ReadonlyArray<unknown>>): ReadonlyArray<unknown> => shown ?? assert.fail("no run")
 
-describe("Studio", () => {
-  it("W-19: shows each turn of a run as alone", () => {
+describe("Studio's picture of repeated turns, replies and runs", () => {
+  it("W-19: Studio shows each turn of a run like the only turn", () => {
     const turns = (...names: ReadonlyArray<string>) =>
       inRun(shownBy(run("r1", names.flatMap((name, turn) => apart(whole(pieces[name]!), turn)))))
     for (const second of Object.keys(pieces)) {
@@ -125,7 +125,7 @@ describe("Studio", () => {
   })
 
   for (const [where, inPlace] of Object.entries(places)) {
-    it(`V-07: a text that was kept with its reply stands before calls that began early, ${where}`, () => {
+    it(`V-07: Studio shows a text kept with its reply before calls that began early, ${where}`, () => {
       const [early, late] = [call("c0", "look", "Oslo"), call("c1", "pay", "here")]
       const live = [started, ...text("I "), ...text("look."), ...early, ...late, { _tag: "MessageCompleted" }]
       const kept = [
@@ -141,7 +141,7 @@ describe("Studio", () => {
     })
 
     for (const [what, behind] of Object.entries(before)) {
-      it(`W-19: shows a repeated reply as one that did not break, behind ${what}, ${where}`, () => {
+      it(`W-19: Studio shows a repeated reply like an unbroken reply, after ${what}, ${where}`, () => {
         const reset = { _tag: "StepReset", error: { code: "resumed", message: "" } }
         for (const second of replies) {
           const alone = shownBy(behind(inPlace(whole(second.events))))
@@ -158,7 +158,7 @@ describe("Studio", () => {
       })
     }
 
-    it(`W-19: shows a run behind another one as alone, ${where}`, () => {
+    it(`W-19: Studio shows a run after another run like the only run, ${where}`, () => {
       for (const second of replies) {
         const alone = shownBy(run("r1", inPlace(whole(second.events))))
         assert.isNotEmpty(alone)

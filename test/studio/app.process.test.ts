@@ -37,7 +37,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
   beforeAll(() => stand.start())
   afterAll(() => stand.end())
 
-  it("W-19: a module of twenty lines chats, asks, waits for a permission, shows calls as they run, and stops", async () => {
+  it("W-19: a module of twenty lines chats, asks, waits for approval, shows calls as they run, and stops", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedWeather"))
     await say(page, "Hello")
     await page.waitForSelector(".ask")
@@ -80,7 +80,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("W-19: a page that is loaded again in a run shows each text and each call once, and continues", async () => {
+  it("W-19: a page reloaded in a run shows each text and each call once, and continues", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedWeather"))
     await say(page, "Hello")
     await page.waitForSelector(".ask")
@@ -112,7 +112,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("W-19: an end by a rule is shown with the rule's name, also to a page that is loaded again", async () => {
+  it("W-19: Studio shows the rule that ended a run, also on a reloaded page", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedGoverned"))
     await say(page, "Hello")
     const ended = "The run was ended by the rule \"strict\"."
@@ -127,7 +127,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("W-19: on a screen of 320 pixels nothing is cut off, and the sessions are behind a button", async () => {
+  it("W-19: a screen of 320 pixels cuts nothing off, and the sessions are behind a button", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedWeather"), {
       viewport: { width: 320, height: 560 }
     })
@@ -154,7 +154,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("W-19: it asks for a token, keeps it in memory, shows a run inside a call, and tries again what broke", async () => {
+  it("W-19: Studio asks for a token, keeps it in memory, shows a run inside a call, and retries broken runs", async () => {
     const held = path.join(folder(), "held")
     fs.writeFileSync(held, "")
     const { close, faults, page } = await stand.open(await stand.serve("servedClosed", { HELD: held }))
@@ -201,7 +201,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("V-09: after kill -9 the page is back by itself, with each text once and with what was typed", async () => {
+  it("V-09: after kill -9 the page returns without a reload, with each text once and with its draft", async () => {
     const store = path.join(folder(), "s.db")
     const first = await stand.command("servedWeather", ["--store", store])
     const { close, faults, page } = await stand.open(first.url)
@@ -220,7 +220,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("V-09: two tabs show the same run, its questions and its end, and a stop in one ends it in both", async () => {
+  it("V-09: two tabs show the same run, its questions and its end, and a stop in one tab ends the run in both", async () => {
     const url = await stand.serve("servedWeather")
     const { close, context, faults, page } = await stand.open(url, { isBuilt: true })
     await say(page, "Hello")
@@ -249,7 +249,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("V-09: another answer is a branch with the conversation before it whole, and the branches are stepped through", async () => {
+  it("V-09: another answer is a branch with the whole earlier conversation, and a reader can step through the branches", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedWeather"))
     await say(page, "Hello")
     await page.waitForSelector(".ask")
@@ -282,7 +282,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("V-05: the keys reach every part of the page, and none of them where a text is typed", async () => {
+  it("V-05: the keys reach every part of the page, and no key acts while a text is typed", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedWeather"))
     await page.waitForSelector(".empty")
     await page.focus("#message")
@@ -321,7 +321,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("V-09: a draft stays with its session, and a chat is renamed and found by its name", async () => {
+  it("V-09: a draft stays with its session, and a renamed chat is found by its name", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedGoverned"))
     await say(page, "Hello")
     await page.waitForSelector("text=The run was ended by the rule")
@@ -349,7 +349,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("V-11, V-06: under the built files nothing is logged, and the policy is kept", async () => {
+  it("V-11, V-06: the built files log nothing and keep the content security policy", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedWeather"), { isBuilt: true })
     await say(page, "Hello")
     await page.waitForSelector(".ask")
@@ -359,7 +359,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("W-25: thirty hostile texts, names and arguments run no script, and no request leaves", async () => {
+  it("W-25: thirty hostile texts, names and arguments run no script and send no request", async () => {
     assert.strictEqual(markupTexts.length, 30)
     const url = await stand.serve("servedHostile", { HOSTILE: JSON.stringify(markupTexts) })
     const { close, faults, page } = await stand.open(url)
@@ -400,7 +400,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await close()
   })
 
-  it("W-10: ten megabytes of arguments and of an answer are shown in parts, with their length", async () => {
+  it("W-10: Studio shows ten megabytes of arguments and of an answer in parts, with their length", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedLarge"))
     await say(page, "Give me all")
     await page.waitForSelector(".call[data-state=done]")
@@ -418,7 +418,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
 
   for (const colorScheme of ["light", "dark"] as const) {
     for (const width of [1440, 390]) {
-      it(`V-05: no rule of accessibility is broken, ${colorScheme}, ${width} pixels wide`, async () => {
+      it(`V-05: no accessibility rule is broken, ${colorScheme}, ${width} pixels wide`, async () => {
         const url = await stand.serve("servedWeather")
         const { close, page } = await stand.open(url, {
           colorScheme,

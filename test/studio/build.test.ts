@@ -50,7 +50,7 @@ const policy =
   + "worker-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
   + "require-trusted-types-for 'script'; trusted-types 'none'"
 
-describe("the files of Studio", () => {
+describe("the built files of Studio", () => {
   it("V-01: the first load is at most 130 kB of scripts and 10 kB of styles, compressed", () => {
     const sum = (extension: string) =>
       files.filter(({ load, name }) => load === "page" && name.endsWith(extension)).reduce(
@@ -72,7 +72,7 @@ describe("the files of Studio", () => {
     assert.notInclude(licenses, "undefined")
   })
 
-  it("V-06: the document has no script and no style in it, and names files of the build only", () => {
+  it("V-06: the document has no inline script or style, and names only files of the build", () => {
     const html = read("index.html")
     assert.notMatch(html, /\son\w+=|\sstyle=|<style|javascript:|<script>/i)
     const named = [...html.matchAll(/(?:src|href)="(?!data:)([^"]*)"/g)].map(([, name]) => name)
@@ -80,7 +80,7 @@ describe("the files of Studio", () => {
     for (const name of named) assert.include(files.map(({ name }) => name), name)
   })
 
-  it("W-25: no source reads a text as HTML, as a script or as a style, and none stores a token or a draft", () => {
+  it("W-25: no source reads a text as HTML, as a script or as a style, and no source stores a token or a draft", () => {
     const sources = new URL("../../src/studio/", import.meta.url)
     const names = fs.readdirSync(sources, { encoding: "utf8", recursive: true }).filter((name) => /\.tsx?$/.test(name))
     assert.isAbove(names.length, 20)
@@ -95,7 +95,7 @@ describe("the files of Studio", () => {
     }
   })
 
-  it("V-05: the styles alone know at which widths a part has another form", () => {
+  it("V-05: only the styles know the widths at which a part changes its form", () => {
     const sources = new URL("../../src/studio/", import.meta.url)
     const names = fs.readdirSync(sources, { encoding: "utf8", recursive: true }).filter((name) => /\.tsx?$/.test(name))
     for (const name of names) {
@@ -108,7 +108,7 @@ describe("the files of Studio", () => {
     }
   })
 
-  it("V-06: each file has the policy of content, and is served without sniffing and without authorization", async () => {
+  it("V-06: each file has the content security policy, and is served without sniffing and without authorization", async () => {
     for (const { load, name, type } of files) {
       const path = name === "index.html" ? "" : name
       const response = await get(closed, `/tools/studio/${path}`, { host: "example.com" })
@@ -126,19 +126,19 @@ describe("the files of Studio", () => {
     assert.strictEqual(await (await get(open, "/")).text(), read("index.html"))
   })
 
-  it("V-06: the path without its last slash leads to the document, also behind a proxy that adds a path", async () => {
+  it("V-06: the path without its last slash leads to the document, also behind a proxy with a path prefix", async () => {
     const { headers, status } = await get(closed, "/tools/studio", { host: "example.com" })
     assert.strictEqual(status, 308)
     assert.strictEqual(headers.get("location"), "studio/")
   })
 
-  it("V-06: a path that is none is refused with what would be right", () => {
+  it("V-06: an invalid path is refused with what would be right", () => {
     for (const path of ["studio", "/studio/", "/a b", "//", "/../x"]) {
       assert.throws(() => Server.studio({ path }), TypeError, "Server.studio: path is")
     }
   })
 
-  it("W-11: it answers to the names of the server only, and follows a link from another page", async () => {
+  it("W-11: Studio answers only to the server's host names, and follows a link from another page", async () => {
     assert.strictEqual((await get(open, "/", { host: "evil.example" })).status, 421)
     assert.strictEqual((await get(closed, "/tools/studio/", { host: "localhost" })).status, 421)
     assert.strictEqual((await get(open, "/", { "sec-fetch-site": "cross-site" })).status, 200)
@@ -151,7 +151,7 @@ describe("the files of Studio", () => {
     }
   })
 
-  it("W-19: GET /agents lists what a request may list, and asks for a token where that is nothing", async () => {
+  it("W-19: GET /agents lists what a request may list, and asks for a token if that is nothing", async () => {
     const host = "example.com"
     const list = async (key: string) => {
       const response = await get(closed, "/agents", { host, authorization: `Bearer ${key}` })

@@ -74,7 +74,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
   })
   afterAll(() => browser?.close())
 
-  it("V-02: a delta costs its last piece, however long the reply is", () =>
+  it("V-02: a delta costs only its last piece, however long the reply is", () =>
     onPage(
       async (page) => {
         const text = reply.repeat(Math.ceil(50_000 / reply.length)).slice(0, 50_000)
@@ -98,7 +98,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       production
     ))
 
-  it("V-02: 100 deltas a second for ten seconds", () =>
+  it("V-02: the chat shows 100 deltas a second for ten seconds", () =>
     onPage(
       async (page) => {
         const session = await page.context().newCDPSession(page)
@@ -115,7 +115,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       production
     ))
 
-  it("V-03: 2,000 messages are few elements, and cost what few do", () =>
+  it("V-03: 2,000 messages have few elements, and cost as much as few messages", () =>
     onPage(
       async (page) => {
         const few = await best(async () => (await page.evaluate(() => chat.many(20, 1_000))).all)
@@ -132,7 +132,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       production
     ))
 
-  it("V-03: 10 MB of messages by pages", () =>
+  it("V-03: the chat shows 10 MB of messages in pages", () =>
     onPage(
       async (page) => {
         const session = await page.context().newCDPSession(page)
@@ -147,7 +147,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       production
     ))
 
-  it("V-03: the end stays in view while rows change height, until a reader moves up", () =>
+  it("V-03: the end stays in view while rows change height, until the reader scrolls up", () =>
     onPage(async (page) => {
       const distance = async () => {
         await page.evaluate(() => chat.frame())
@@ -198,7 +198,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       assert.isAtMost(await distance(), 1)
     }))
 
-  it("V-03: older runs come before those in view, which stay where they are", () =>
+  it("V-03: older runs appear above the visible runs, which do not move", () =>
     onPage(async (page) => {
       const list = Array.from(
         { length: 20 },
@@ -257,7 +257,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       }
     }))
 
-  it("V-06: texts for which a parser needs seconds are shown at once, in every place", () =>
+  it("V-06: the chat shows texts that take a parser seconds at once, in every place", () =>
     onPage(
       async (page) => {
         const longest = async (text: string) => Math.max(...await page.evaluate((text) => chat.placing(text), text))
@@ -278,7 +278,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       production
     ))
 
-  it("V-06: one card has all permissions: arguments are edited as JSON, and denied with a reason", () =>
+  it("V-06: one card has all approvals: its arguments can be edited as JSON, and its calls denied with a reason", () =>
     onPage(async (page) => {
       const of = (id: string, more: object = {}) => ({
         id: `r~${id}`,
@@ -357,7 +357,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       ])
     }))
 
-  it("V-06: Enter in the reason denies, and allows nothing", () =>
+  it("V-06: Enter in the reason field denies and does not allow", () =>
     onPage(async (page) => {
       await page.evaluate(() => {
         chat.say([{ id: "m", text: "I pay.", said: "Pay" }])
@@ -381,7 +381,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       }])
     }))
 
-  it("V-06: edited arguments of another form are warned about before the decision is spent", () =>
+  it("V-06: the card warns about edited arguments of another form before the answer is sent", () =>
     onPage(async (page) => {
       await page.evaluate(() => {
         chat.say([{ id: "m", text: "I order.", said: "Order" }])
@@ -416,7 +416,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       ])
     }))
 
-  it("V-05: a line of many calls says their states in words and color, whole on a narrow screen", () =>
+  it("V-05: a line of many calls shows their states in words and color, complete on a narrow screen", () =>
     onPage(async (page) => {
       const call = (id: string, name: string, isError: boolean) => [
         { _tag: "ToolCallStarted", id, name },
@@ -536,7 +536,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       assert.strictEqual(await page.evaluate(() => (document.activeElement as HTMLTextAreaElement).value), "Hello")
     }))
 
-  it("V-05: a message says what it took, how it ended, and offers what can be done with it", () =>
+  it("V-05: a message says what it used and how it ended, and offers its actions", () =>
     onPage(async (page) => {
       await page.evaluate(() => {
         const events = chat.everywhere("text").filter(({ _tag }) => _tag !== "Error")
@@ -572,7 +572,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       )
     }))
 
-  it("V-05: the columns of a table stand as its second line says", () =>
+  it("V-05: the columns of a table are aligned as its second line says", () =>
     onPage(async (page) => {
       await page.evaluate(() => {
         const events = chat.saying("| a | b | c |\n| --- | ---: | :-: |\n| 1 | 2 | 3 |")
@@ -584,7 +584,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       assert.deepStrictEqual((await sides("td")).slice(1), ["right", "center"])
     }))
 
-  it("V-05: many calls are one line within its card, with the states of those that failed", () =>
+  it("V-05: many calls are one line within their card, with the states of the failed calls", () =>
     onPage(async (page) => {
       const name = `${"long_name_".repeat(8)}last`
       await page.evaluate((name) => {
@@ -598,7 +598,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
       assert.isAtMost(state!.x + state!.width, line!.x + line!.width)
     }, { viewport: { width: 390, height: 760 } }))
 
-  it("V-06: a message that cannot be shown is shown as its text, and the others stay", async () => {
+  it("V-06: a message that cannot be shown appears as its text, and the other messages stay", async () => {
     const { close, page } = await Harness.open(browser, bundle, { viewport: desk, css })
     await page.evaluate(() => {
       const broken = chat.everywhere("x").map((event) =>
@@ -616,7 +616,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
     await close()
   })
 
-  it("V-05: a link shows its whole address, and the address alone decides what is a link", () =>
+  it("V-05: a link shows its whole address, and only the address decides what a link is", () =>
     onPage(async (page) => {
       await page.evaluate(() =>
         chat.say([{
@@ -650,7 +650,7 @@ describe.skipIf(!hasBrowser())("the chat of Studio", () => {
 
   for (const colorScheme of ["light", "dark"] as const) {
     for (const width of [1_440, 390, 320]) {
-      it(`V-05: axe finds nothing, and nothing is wider than the window, ${colorScheme}, ${width}`, () =>
+      it(`V-05: axe finds no problem, and nothing is wider than the window, ${colorScheme}, ${width}`, () =>
         onPage(async (page) => {
           await page.evaluate(axe)
           const check = async (state: string) => {

@@ -41,7 +41,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
   beforeAll(() => stand.start())
   afterAll(() => stand.end())
 
-  it("V-05: Escape in a field is for the field: it empties the search, and stops no run", async () => {
+  it("V-05: Escape empties the search without stopping the run, and Escape in the message field stops the run", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedChats"))
     await say(page, "wait")
     await page.waitForSelector(".call[data-state=running]")
@@ -63,7 +63,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await close()
   })
 
-  it("V-09: the list has plain text and marks drafts, and a new name is the heading at once", async () => {
+  it("V-09: the list has plain text and marks drafts, and a new name becomes the heading at once", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedChats"))
     await ask(page, "**one**")
     await page.waitForSelector("#sessions .status:has-text('A line.')")
@@ -88,7 +88,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await close()
   })
 
-  it("V-09: a branch is asked about where calls behind it may have changed something, and leaves the journal", async () => {
+  it("V-09: Studio asks before a branch if later calls may have changed something, and leaves the journal unchanged", async () => {
     const store = path.join(folder(), "s.db")
     const { url } = await stand.command("servedChats", ["--store", store])
     const { close, faults, page } = await stand.open(url)
@@ -142,7 +142,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await close()
   })
 
-  it("V-09: a step to another branch stays at its message, and a deleted origin is said", async () => {
+  it("V-09: a step to another branch stays at its message, and Studio says that an origin was deleted", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedChats"))
     await ask(page, "first")
     await ask(page, "second")
@@ -199,7 +199,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await close()
   })
 
-  it("V-09: while a run waits to be taken over after kill -9, the page says what it may wait for", async () => {
+  it("V-09: while a run waits for a new owner after kill -9, the page says what it may wait for", async () => {
     const store = path.join(folder(), "s.db")
     const first = await stand.command("servedChats", ["--store", store, "--term", "40 seconds"])
     const { close, faults, page } = await stand.open(first.url)
@@ -218,7 +218,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
     await close()
   })
 
-  it("V-05: the first click on the colors changes them, in either scheme of the system", async () => {
+  it("V-05: the first click on the color button changes the colors, in either system scheme", async () => {
     const url = await stand.serve("servedChats")
     for (const colorScheme of ["light", "dark"] as const) {
       const { close, page } = await stand.open(url, { colorScheme })
@@ -236,7 +236,7 @@ describe.skipIf(!hasBrowser())("Studio with many chats", () => {
 
   for (const colorScheme of ["light", "dark"] as const) {
     for (const width of [1440, 390]) {
-      it(`V-05: the form for a token, the picture and the table break no rule, ${colorScheme}, ${width} pixels wide`, async () => {
+      it(`V-05: the token form, the picture and the table break no accessibility rule, ${colorScheme}, ${width} pixels wide`, async () => {
         const options = {
           colorScheme,
           bypassCSP: true,

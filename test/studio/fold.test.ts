@@ -53,7 +53,7 @@ const recounted = (run: Fold.Run): Omit<Fold.Counts, "most"> => {
   }
 }
 
-describe("fold", () => {
+describe("Studio's fold", () => {
   it("V-07: a call of an earlier turn has waited since the same time, live and from a journal", () => {
     const begun = { _tag: "RunStarted", runId: "r", at: 0 } as const
     const waits = { _tag: "ToolQueued", id: "c", name: "pay", reason: "permit", behind: [], at: 10 } as const
@@ -68,7 +68,7 @@ describe("fold", () => {
     assert.deepStrictEqual(pictures, [[10, 10, 13], [10, 10, 13]])
   })
 
-  it.effect("has the times of calls: when they were asked for, waited, started and ended", () =>
+  it.effect("the fold has when calls were asked for, waited, started and ended", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* weaving)
       const times = ({ ended, ready, started }: Fold.Call) => [ready, started, ended]
@@ -87,7 +87,7 @@ describe("fold", () => {
       assert.deepStrictEqual([call(run, "c08").state, call(run, "e03").state], ["failed", "cancelled"])
     }))
 
-  it.effect("has the calls of runs inside calls under the paths that lead to them", () =>
+  it.effect("the fold has the calls of inner runs under the paths that lead to them", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* weaving)
       const inner = Array.from(run.calls.values()).filter(({ owner }) => owner === "c10")
@@ -106,14 +106,14 @@ describe("fold", () => {
       )
     }))
 
-  it.effect("tells the calls that run alone from those that wait for them", () =>
+  it.effect("the fold distinguishes calls that run alone from calls that wait for them", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* weaving)
       const alone = Array.from(run.calls.values()).filter(({ isAlone }) => isAlone)
       assert.deepStrictEqual(alone.map(({ path }) => path), ["d03"])
     }))
 
-  it.effect("V-08: has the same calls for the events of the journal, with their waits, times and rows", () =>
+  it.effect("V-08: the fold has the same calls from a journal's events, with their waits, times and rows", () =>
     Effect.gen(function*() {
       const store = yield* Layer.build(Session.Store.layerMemory)
       const options = { ...Shop.options, requestId: "r", cancel: Effect.sleep(8800) }
@@ -149,7 +149,7 @@ describe("fold", () => {
       assert.deepStrictEqual(rows(kept), rows(live))
     }))
 
-  it.effect("has the turns: their requests, text, reasoning, calls in order, ends and usage", () =>
+  it.effect("the fold has turns with their requests, text, reasoning, ordered calls, ends and usage", () =>
     Effect.gen(function*() {
       const run = foldOf(
         yield* tell(
@@ -186,7 +186,7 @@ describe("fold", () => {
       assert.deepStrictEqual([run.end, run.outcome?._tag, run.startedAt], [350, "Completed", 0])
     }))
 
-  it.effect("has the calls that wait for an answer, with the ids, the questions and the choices", () =>
+  it.effect("the fold has the calls that wait for an answer, with their ids, questions and choices", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* ordering)
       assert.deepStrictEqual(run.suspensions.map(({ id, kind }) => [id, kind]), [
@@ -201,7 +201,7 @@ describe("fold", () => {
       assert.strictEqual(call(run, "o3").ended, call(run, "o3").started)
     }))
 
-  it.effect("has the call inside a call that asks, and both wait", () =>
+  it.effect("the fold shows both an inner call that asks and its outer call as waiting", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* delegating)
       assert.deepStrictEqual([call(run, "p1").state, call(run, "p1").suspension], ["asks", undefined])
@@ -209,7 +209,7 @@ describe("fold", () => {
       assert.strictEqual(run.counts.running, 0)
     }))
 
-  it.effect("ends the calls inside a call with it", () =>
+  it.effect("the end of a call ends its inner calls", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* failing)
       assert.deepStrictEqual([call(run, "p1").state, call(run, "p1/a-Emma").state], ["failed", "cancelled"])
@@ -217,7 +217,7 @@ describe("fold", () => {
       assert.strictEqual(run.counts.asks, 0)
     }))
 
-  it.effect("keeps its counts as calls begin, start and end", () =>
+  it.effect("the counts of the fold stay right as calls begin, start and end", () =>
     Effect.gen(function*() {
       for (const told of [weaving, ordering, delegating, failing]) {
         const run = Fold.make("r")
@@ -230,7 +230,7 @@ describe("fold", () => {
       }
     }))
 
-  it.effect("discards a reply that broke, and has each of its requests", () =>
+  it.effect("the fold discards a broken reply, and keeps each of its requests", () =>
     Effect.gen(function*() {
       const events = yield* tell(
         Chat.stream("go", { tools: [echo], retryReply: Schedule.recurs(2) }),
@@ -251,7 +251,7 @@ describe("fold", () => {
       assert.deepStrictEqual([turn?.from, turn?.first], [0, 220])
     }))
 
-  it("V-14: a stopped call inside a sub-agent says by whom, live and from a journal, which tells it behind the stop", () => {
+  it("V-14: a stopped call inside a sub-agent says who stopped it, live and from a journal, which has the stop earlier", () => {
     const begun = [
       { _tag: "RunStarted", runId: "r", at: 1_000 },
       { _tag: "ToolCallCompleted", id: "c", name: "ask", at: 1_010 },
@@ -284,7 +284,7 @@ describe("fold", () => {
     assert.isUndefined(fold([...begun, stop, later])?.by)
   })
 
-  it("V-13: has each message that was sent into the run once, with the turn that has it or the reason against it", () => {
+  it("V-13: the fold has each message sent into the run once, with its turn or its refusal reason", () => {
     const sent: ReadonlyArray<object> = [
       { _tag: "MessageDelivered", id: "m1", content: "Not that", stepIndex: 1 },
       { _tag: "MessageDelivered", id: "m2", content: [{ type: "text", text: "Nor this" }], stepIndex: 1 },
@@ -303,7 +303,7 @@ describe("fold", () => {
     ])
   })
 
-  it("keeps its counts when a reply is discarded, and the calls that have started", () => {
+  it("a discarded reply leaves the counts right and keeps the started calls", () => {
     const run = foldOf([
       { _tag: "RunStarted", runId: "r", at: 0 },
       { _tag: "MessageStarted", at: 0 },
@@ -318,7 +318,7 @@ describe("fold", () => {
     assert.deepStrictEqual({ ...run.counts }, { ...recounted(run), most: 1 })
   })
 
-  it.effect("has the error of a reply and of a run, and the typed answer", () =>
+  it.effect("the fold has the error of a reply and of a run, and the typed answer", () =>
     Effect.gen(function*() {
       const broken = foldOf(
         yield* tell(Chat.stream("go"), Script.layer([[text("Hel"), streamError("rate_limited")]]))
@@ -338,7 +338,7 @@ describe("fold", () => {
       assert.deepStrictEqual(typed.output, { value: { city: "Oslo" }, isWhole: true })
     }))
 
-  it.effect("takes the repeated events of a resumed run once, and its question about a started call", () =>
+  it.effect("the fold takes the repeated events of a resumed run once, and has its question about a started call", () =>
     Effect.gen(function*() {
       const calls = new Map()
       const resumed = (yield* upToCallStarted("4111")).flatMap((event) =>
@@ -369,7 +369,7 @@ describe("fold", () => {
       assert.strictEqual(fresh.turns.length, 1)
     }))
 
-  it("has the requests, the waits, the stop and the cost that a server tells", () => {
+  it("the fold has the requests, waits, stop and cost that a server reports", () => {
     const at = 10_000
     const run = foldOf([
       { _tag: "RunStarted", runId: "r", at },
@@ -415,7 +415,7 @@ describe("fold", () => {
     assert.deepStrictEqual([run.usage, run.nested], [{ inputTokens: 3, totalCost: 0.25 }, { inputTokens: 4 }])
   })
 
-  it("keeps the answers to calls of an earlier run, and gives them to that run", () => {
+  it("the fold keeps answers to calls of an earlier run, and gives them to that run", () => {
     const asked = foldOf([
       { _tag: "RunStarted", runId: "r", at: 0 },
       { _tag: "MessageStarted", at: 0 },
@@ -440,7 +440,7 @@ describe("fold", () => {
     assert.isFalse(Fold.settle(asked, settled!))
   })
 
-  it("takes events without times, and has no times then", () => {
+  it("the fold takes events without times, and then has no times", () => {
     const run = foldOf([
       { _tag: "RunStarted", runId: "r" },
       { _tag: "MessageStarted" },

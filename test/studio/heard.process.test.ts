@@ -49,7 +49,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
   beforeAll(() => stand.start())
   afterAll(() => stand.end())
 
-  it("V-05: what closes, ends or goes away gives the focus back to what opened it, or to the message", async () => {
+  it("V-05: a part that closes, ends or disappears returns the focus to the button that opened it, or to the message", async () => {
     const { close, faults, page } = await open(await stand.serve("servedWeather"))
     await say(page, "Hello")
     await focus(page, ".ask textarea")
@@ -94,7 +94,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-05: the field for a message takes text while a question waits, and says why it does not send it", async () => {
+  it("V-05: the message field takes text while a question waits, and says why it does not send the text", async () => {
     const { close, faults, page } = await open(await stand.serve("servedWeather"))
     await say(page, "Hello")
     await page.waitForSelector(".ask")
@@ -110,7 +110,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-05: a question takes no key that was meant for another button", async () => {
+  it("V-05: a new question does not take the focus from a button", async () => {
     const { close, faults, page } = await open(await stand.serve("servedWeather"))
     await page.waitForSelector(".empty")
     await page.fill("#message", "Hello")
@@ -125,7 +125,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-05: what happens is said once and in its order, and nothing of what was there before", async () => {
+  it("V-05: a screen reader hears each event once and in order, and no earlier event", async () => {
     const { close, faults, page } = await open(await stand.serve("servedWeather"))
     await said(page, "New chat with weather.")
     await say(page, "Hello")
@@ -138,7 +138,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
   })
 
   for (const width of [1200, 390]) {
-    it(`V-05: the picture takes the focus, says that it is open, and gives the focus back, ${width} pixels wide`, async () => {
+    it(`V-05: the picture takes the focus, says that it is open, and returns the focus, ${width} pixels wide`, async () => {
       const { close, faults, page } = await open(await stand.serve("servedWeather"), {
         viewport: { width, height: 760 }
       })
@@ -187,7 +187,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     })
   }
 
-  it("V-05: names, pins, searches, deletions and a question of another chat are said", async () => {
+  it("V-05: a screen reader hears names, pins, searches, deletions and a question of another chat", async () => {
     const { close, faults, page } = await open(await stand.serve("servedWeather"))
     await say(page, "Hello")
     await page.waitForSelector(".ask")
@@ -214,7 +214,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-05: a chat that is not shown says that it needs an answer, once", async () => {
+  it("V-05: a chat in the background says once that it needs an answer", async () => {
     const { close, context, faults, page } = await open(await stand.serve("servedChats"))
     await say(page, "Hello")
     await page.waitForSelector(".answer:has-text('A line.')")
@@ -238,7 +238,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-14: the button of a call inside a sub-agent stops this call alone, also after a reload", async () => {
+  it("V-14: the button of a call inside a sub-agent stops only this call, also after a reload", async () => {
     const held = path.join(folder(), "held")
     fs.writeFileSync(held, "")
     const { close, page } = await open(await stand.serve("servedClosed", { HELD: held }))
@@ -267,7 +267,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-14: the detail of a chosen call stops this call, and gives the focus on", async () => {
+  it("V-14: the button in the detail of a chosen call stops this call, and moves the focus to the picture", async () => {
     const { close, faults, page } = await open(await stand.serve("servedChats"))
     await say(page, "wait")
     await page.waitForSelector(".call[data-state=running]")
@@ -284,7 +284,7 @@ describe.skipIf(!hasBrowser())("Studio by keyboard", () => {
     await close()
   })
 
-  it("V-14: a button on its card stops one call, which says who stopped it, also after a reload", async () => {
+  it("V-14: the button on a call's card stops the call, which says who stopped it, also after a reload", async () => {
     const { close, faults, page } = await open(await stand.serve("servedChats"))
     await say(page, "wait")
     await page.waitForSelector(".call[data-state=running]")

@@ -42,8 +42,8 @@ const extended = (events: ReadonlyArray<Fold.Told>, every: number, folded?: Read
   return { run, layout: Layouts.extend(layout, run) }
 }
 
-describe("layout", () => {
-  it.effect("gives each call the lowest row that is free, and a run inside a call a block of rows", () =>
+describe("the layout of the picture", () => {
+  it.effect("the layout gives each call the lowest free row, and an inner run a block of rows", () =>
     Effect.gen(function*() {
       const layout = Layouts.make(foldOf(yield* weaving))
       const { blocks, rows } = shape(layout)
@@ -64,7 +64,7 @@ describe("layout", () => {
       assert.deepStrictEqual(shape(layout).bands[10], ["c09:0", "c09:1"])
     }))
 
-  it.effect("is the same one, extended after any number of events or made at the end", () =>
+  it.effect("a layout extended after any number of events is the same as a layout made at the end", () =>
     Effect.gen(function*() {
       for (const told of [weaving, ordering, delegating]) {
         const events = yield* told
@@ -79,7 +79,7 @@ describe("layout", () => {
       assert.deepStrictEqual(overlaps(layout, run.end ?? 0), [])
     }))
 
-  it.effect("has a place for each call of the run, but for those inside a folded call", () =>
+  it.effect("the layout has a place for each call of the run, except calls inside a folded call", () =>
     Effect.gen(function*() {
       const events = yield* weaving
       const run = foldOf(events)
@@ -92,7 +92,7 @@ describe("layout", () => {
       assert.deepStrictEqual(layout.blocks.map(({ isFolded, rows }) => [isFolded, rows]), [[true, 1], [false, 5]])
     }))
 
-  it("has another place for a call that started again, and none for the calls of a discarded reply", () => {
+  it("the layout drops the calls of a discarded reply, and places the calls of the next reply", () => {
     const run = foldOf([
       { _tag: "RunStarted", runId: "r", at: 0 },
       { _tag: "MessageStarted", at: 0 },
@@ -106,7 +106,7 @@ describe("layout", () => {
     assert.deepStrictEqual(Array.from(Layouts.extend(first, run).bars.keys()), ["b"])
   })
 
-  it("has the rows of a live run for the events of a journal, which tells the calls of a reply at its end", () => {
+  it("the layout has the same rows for a live run and for its journal, which has a reply's calls at the reply's end", () => {
     const call = (id: string, asked: number, started: number, at: number): ReadonlyArray<Fold.Told> => [
       { _tag: "ToolCallStarted", id, name: "read", at },
       { _tag: "ToolCallCompleted", id, name: "read", at },
@@ -131,7 +131,7 @@ describe("layout", () => {
     assert.deepStrictEqual(rows(events(told)), rows(events(live)))
   })
 
-  it.effect("finds the bar at a place, and the call whose end let another one start", () =>
+  it.effect("the layout finds the bar at a place, and the call whose end let another call start", () =>
     Effect.gen(function*() {
       const run = foldOf(yield* weaving)
       const layout = Layouts.make(run)
@@ -143,7 +143,7 @@ describe("layout", () => {
       assert.isUndefined(Layouts.releaser(run, layout, other, other.waits[0]!))
     }))
 
-  it("V-04: the ten thousandth call costs what the hundredth did", () => {
+  it("V-04: the sixteen thousandth call costs about as much as the four thousandth", () => {
     const stepsOf = (number: number) => {
       const { layout } = extended(manyCalls(number), 100)
       return layout.steps / number

@@ -145,14 +145,14 @@ const nodesOf = (text: string): ReadonlyArray<Block | Nodes> => whole(text).flat
 
 describe("V-06: the guard of Markdown", () => {
   for (const [name, text] of Object.entries(hostileTexts)) {
-    it(`V-06: bounds ${name}`, () => {
+    it(`V-06: the guard bounds ${name}`, () => {
       assert.deepStrictEqual(excessOf(text), [])
       // All of the text is shown, in one form or another.
       assert.strictEqual(Array.from(split(text), ({ rows = "", text: own }) => own + rows).join(""), text)
     })
   }
 
-  it("V-06: leaves alone what replies have", () => {
+  it("V-06: the guard does not change ordinary replies", () => {
     const list = Array.from({ length: 400 }, (_, index) => `${index + 1}. **name_${index}** with \`code\` [a](b)`)
     const bullets = Array.from({ length: 300 }, (_, index) => `- **name ${index}**: \`code\` and *more*`)
     const rows = Array.from(
@@ -166,7 +166,7 @@ describe("V-06: the guard of Markdown", () => {
     }
   })
 
-  it("V-06: a block counts only where the parser takes it for one too", () => {
+  it("V-06: the guard counts a block only if the parser also takes it for a block", () => {
     const marks = "*a_".repeat(mostMarks)
     const fewer = "*a_".repeat(0.3 * mostMarks)
     const texts = [
@@ -189,7 +189,7 @@ describe("V-06: the guard of Markdown", () => {
     }
   })
 
-  it("V-06: a table is cut before it is parsed, and says how many rows are left", () => {
+  it("V-06: the guard cuts a table before parsing, and says how many rows are left", () => {
     const row = "| x | y |\n"
     const [table, rest, after] = whole(`| a | b |\n|---|---|\n${row.repeat(1_500)}\nAfter.`)
     assert.strictEqual(table?.type === "table" && table.children.length, mostRows + 1)
@@ -199,7 +199,7 @@ describe("V-06: the guard of Markdown", () => {
     assert.isAtMost(wide[0]?.type === "table" ? wide[0].children.length : Infinity, 34)
   })
 
-  it("V-06: levels of quotes and of lists are counted together, also where spaces make them", () => {
+  it("V-06: the guard counts levels of quotes and lists together, also levels made by spaces", () => {
     assert.isTrue(isHostile("> ".repeat(mostLevels + 1)))
     assert.isTrue(isHostile("> - ".repeat(mostLevels)))
     assert.isTrue(isHostile(`${" ".repeat(2 * mostLevels + 2)}- a`))
@@ -207,7 +207,7 @@ describe("V-06: the guard of Markdown", () => {
     assert.isFalse(isHostile(`${" ".repeat(200)}a`))
   })
 
-  it("V-06: the end of a text that is too long for Markdown is shown as it is", () => {
+  it("V-06: the end of a text too long for Markdown is shown unparsed", () => {
     const text = "A paragraph.\n\n".repeat(20_000)
     const rest = whole(text).at(-1)
     assert.deepStrictEqual(rest, { type: "rest", value: text.slice(mostCharacters) })
@@ -215,7 +215,7 @@ describe("V-06: the guard of Markdown", () => {
 })
 
 describe("V-06: the parser of Markdown", () => {
-  it("V-06: makes no HTML of anything, and reads Markdown between tags", () => {
+  it("V-06: the parser makes no HTML, and reads Markdown between tags", () => {
     const types = new Set(
       nodesOf(Object.values(hostileTexts).map((text) => text.slice(0, 2_000)).join("\n\n")).map(
         ({ type }) => type
@@ -232,7 +232,7 @@ describe("V-06: the parser of Markdown", () => {
     assert.deepStrictEqual(levels("# a\n\n## b\n\n### c\n\n#### d\n\n##### e\n\n###### f"), [3, 4, 5, 6, 6, 6])
   })
 
-  it("V-06: references find their definitions in other blocks, before and behind them", () => {
+  it("V-06: references find their definitions in earlier and later blocks", () => {
     const text = "[one] and [two][one].\n\n```\n[one]\n```\n\nA note.[^n]\n\n[one]: https://example.com/x\n\n[^n]: note"
     const links = nodesOf(text).filter(({ type }) => type === "link")
     assert.deepStrictEqual(links.map((node) => node.type === "link" && node.url), [
@@ -255,7 +255,7 @@ describe("V-06: the parser of Markdown", () => {
     }
   })
 
-  it("V-02: a text is parsed in steps, and comes to the same", () => {
+  it("V-02: parsing in steps has the same result as parsing at once", () => {
     const text = `# A\n\n${"Text with [a] link.\n\n- item\n- item\n\n".repeat(200)}[a]: https://example.com`
     let parsed = empty
     let steps = 0
@@ -282,7 +282,7 @@ describe("V-06: the parser of Markdown", () => {
 
   for (const [what, pool] of [["blocks of each kind", lines], ["lists", inside]] as const) {
     property(
-      `V-02: a text that is parsed by pieces comes to what the library makes of it at once: ${what}`,
+      `V-02: a text parsed in pieces has the same result as the library's parse of the whole text: ${what}`,
       linesOf(pool),
       (all) =>
         Effect.sync(() => {

@@ -31,8 +31,8 @@ const run = foldOf([
 
 const call = (path: string): Fold.Call => run.calls.get(path)!
 
-describe("phrases", () => {
-  it("V-08: names a call by the first words of its arguments, or by its place among those of its tool", () => {
+describe("Studio's phrases", () => {
+  it("V-08: a call is named by the first words of its arguments, or by its place among its tool's calls", () => {
     assert.strictEqual(Phrases.nameOf(run, call("c1")), "read \"plan.md\"")
     assert.strictEqual(Phrases.nameOf(run, call("c3")), "account 2 of 2")
     assert.strictEqual(Phrases.why(run, call("c3")), "ann, held by account 1 of 2")
@@ -51,7 +51,7 @@ describe("phrases", () => {
     ])
   })
 
-  it("V-08: says how many calls are in sub-agents, how many were stopped, and nothing of no calls at once", () => {
+  it("V-08: the facts of a run count calls in sub-agents and stopped calls, and omit parallelism without parallel calls", () => {
     assert.include(Phrases.facts(run), "5 calls, 1 of them in sub-agents")
     assert.include(Phrases.facts(run), "2 started early")
     const stopped = foldOf([
@@ -75,14 +75,14 @@ describe("phrases", () => {
     )
   })
 
-  it("V-08: the rows of the table have an order of their own: as the model asked, by waits, by times", () => {
+  it("V-08: the rows of the table can be ordered as the model asked, by waiting time and by running time", () => {
     const paths = (order: Phrases.Order) => Phrases.ordered(run, order, 1_000).map(({ path }) => path)
     assert.deepStrictEqual(paths("asked"), ["c1", "c2", "c3", "c4", "c4/c1"])
     assert.deepStrictEqual(paths("waited").slice(0, 2), ["c3", "c2"])
     assert.deepStrictEqual(paths("ran").slice(0, 3), ["c4", "c3", "c1"])
   })
 
-  it("V-08: a run that has asked, and waits for nothing any more, asks no longer", () => {
+  it("V-08: a run that asked and has no open question is described as asked", () => {
     const ended = Fold.make("r")
     ended.outcome = { _tag: "ApprovalRequested" }
     assert.strictEqual(Phrases.outcomeOf(ended), "Asked")

@@ -81,7 +81,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
   }
 
   for (const colorScheme of ["light", "dark"] as const) {
-    it(`V-08: has the colors of the states at the places of the calls, ${colorScheme}`, () =>
+    it(`V-08: the picture has the colors of the states at the places of the calls, ${colorScheme}`, () =>
       opened({ colorScheme }, async (page) => {
         await call(page, "show", runs.weaving)
         await drawn(page)
@@ -148,7 +148,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       }
     }))
 
-  it("V-08: names of tools are texts, in the picture, in the table and in the detail", () =>
+  it("V-08: tool names appear as text in the picture, the table and the detail", () =>
     opened({}, async (page) => {
       const name = "<img src=x onerror=\"document.title='ran'\">"
       await call(page, "show", [
@@ -165,7 +165,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       assert.strictEqual(await page.title(), "Studio")
     }))
 
-  it("V-08: a run that goes on is shown as it is, after each event", () =>
+  it("V-08: the picture shows a live run correctly after each event", () =>
     opened({}, async (page) => {
       const [first, ...rest] = runs.weaving
       await call(page, "show", [first!])
@@ -177,7 +177,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       assert.deepStrictEqual(await call(page, "bars", {}), bars)
     }))
 
-  it("V-05: one sentence names it, arrows choose calls, and the detail says which", () =>
+  it("V-05: one sentence names the picture, arrow keys choose calls, and the detail names the chosen call", () =>
     opened({}, async (page) => {
       await call(page, "show", runs.weaving)
       await drawn(page)
@@ -221,7 +221,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       assert.strictEqual(new Set(labels).size, 26)
     }))
 
-  it("V-05: a click chooses the bar under it, and the call that released it", () =>
+  it("V-05: a click chooses the bar under it, and a button the call that released the chosen call", () =>
     opened({}, async (page) => {
       await call(page, "show", runs.weaving, { first: "c07" })
       await drawn(page)
@@ -234,7 +234,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       assert.strictEqual(await page.getByRole("status").innerText(), "")
     }))
 
-  it("V-05: the pointer over a bar or a turn shows a sentence about it, and the legend has what the run has", () =>
+  it("V-05: a sentence describes the bar or turn under the pointer, and the legend has only what the run has", () =>
     opened({}, async (page) => {
       await call(page, "show", runs.weaving)
       await drawn(page)
@@ -259,7 +259,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       assert.include(await legend(), "from there to the chosen call")
     }))
 
-  it("V-05: the rows of the table are in the order that was chosen, and a phone has the figures of each", () =>
+  it("V-05: the rows of the table have the chosen order, and a phone shows the figures of each row", () =>
     opened({ viewport: { width: 390, height: 800 } }, async (page) => {
       await call(page, "show", runs.weaving)
       const run = foldOf(runs.weaving)
@@ -293,7 +293,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
 
   for (const colorScheme of ["light", "dark"] as const) {
     for (const width of [1_440, 390, 320]) {
-      it(`V-05: axe finds nothing, and nothing is wider than the window, ${colorScheme}, ${width}`, () =>
+      it(`V-05: axe finds no problem, and nothing is wider than the window, ${colorScheme}, ${width}`, () =>
         opened({ colorScheme, bypassCSP: true, viewport: { width, height: 800 } }, async (page) => {
           await page.evaluate(axe)
           for (const events of Object.values(runs)) {
@@ -311,7 +311,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
   }
 
   for (const reducedMotion of ["no-preference", "reduce"] as const) {
-    it(`V-05: a live run has the time of the clock, or of its last event under reduced motion, ${reducedMotion}`, () =>
+    it(`V-05: a live run shows the time of the clock, or of its last event under reduced motion, ${reducedMotion}`, () =>
       opened({ reducedMotion }, async (page) => {
         await page.clock.install()
         const live = runs.weaving.filter(({ at = 0 }) => at <= (runs.weaving[0]?.at ?? 0) + 1_000)
@@ -326,7 +326,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       }))
   }
 
-  it("V-04: the table of 10,000 calls has the elements of the rows that can be seen", () =>
+  it("V-04: the table of 10,000 calls has elements only for visible rows", () =>
     opened({}, async (page) => {
       await call(page, "showMany", 10_000)
       await page.getByRole("button", { name: "Table" }).click()
@@ -338,7 +338,7 @@ describe.skipIf(!hasBrowser())("the picture", () => {
       assert.isBelow(await rows.count(), 100)
     }))
 
-  it("V-04: a run of 10,000 calls and one of 100,000 are loaded and drawn", () =>
+  it("V-04: runs of 10,000 and of 100,000 calls are loaded and drawn", () =>
     opened({ viewport: { width: 1_440, height: 820 } }, async (page) => {
       for (const number of [10_000, 100_000]) {
         const figures = await call(page, "measure", number)

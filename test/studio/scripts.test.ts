@@ -80,7 +80,7 @@ const wrongIn = (run: Fold.Run, layout: Layouts.Layout): ReadonlyArray<string> =
 
 describe("generated runs", () => {
   property(
-    "V-08: the fold has the states, the texts and the usage of the events, and picture and table have its calls",
+    "V-08: the fold has the states, texts and usage of the events, and the picture and the table have its calls",
     cases,
     (played) =>
       Effect.map(play(played, "stream"), (trace) => {

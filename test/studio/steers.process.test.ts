@@ -24,11 +24,11 @@ const said = async (page: Page, sentence: string): Promise<void> => {
 
 const waits = ".row.waiting .fate"
 
-describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
+describe.skipIf(!hasBrowser())("Studio during a run", () => {
   beforeAll(() => stand.start())
   afterAll(() => stand.end())
 
-  it("V-13: Enter sends into the run, which has the message at its next turn, also after a reload and in another tab", async () => {
+  it("V-13: Enter sends a message into the run, which has it at its next turn, also after a reload and in another tab", async () => {
     const { close, context, faults, page } = await stand.open(await stand.serve("servedChats"))
     await begin(page)
     const other = await context.newPage()
@@ -64,7 +64,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
     await close()
   })
 
-  it("V-13: Alt Enter keeps a message for the next run, and a stopped run hands a message on to the next one", async () => {
+  it("V-13: Alt+Enter keeps a message for the next run, and a stopped run leaves a message to the next run", async () => {
     const { close, faults, page } = await stand.open(await stand.serve("servedChats"))
     await begin(page)
     await page.fill("#message", "wait")
@@ -97,7 +97,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
     await close()
   })
 
-  it("V-13: a waiting message is withdrawn by keyboard, and its text is in the field again", async () => {
+  it("V-13: the keyboard withdraws a waiting message, and its text returns to the field", async () => {
     const { close, context, faults, page } = await stand.open(await stand.serve("servedChats"))
     await begin(page)
     const other = await context.newPage()
@@ -128,7 +128,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
     await close()
   })
 
-  it("V-13: who may not write sees the fate of a message, and no button that withdraws it", async () => {
+  it("V-13: a reader without write permission sees the state of a message, and no button to withdraw it", async () => {
     const url = await stand.serve("servedChats", { TOKENS: "1" })
     const { close, page } = await stand.open(url)
     const enter = async (each: Page, token: string) => {
@@ -155,7 +155,7 @@ describe.skipIf(!hasBrowser())("Studio while a run is under way", () => {
 
   for (const colorScheme of ["light", "dark"] as const) {
     for (const width of [1_440, 320]) {
-      it(`V-13: while a message waits no rule of accessibility is broken, ${colorScheme}, ${width} pixels wide`, async () => {
+      it(`V-13: while a message waits, no accessibility rule is broken, ${colorScheme}, ${width} pixels wide`, async () => {
         const options = { colorScheme, viewport: { width, height: 800 } }
         const { close, faults, page } = await stand.open(await stand.serve("servedChats"), options)
         await begin(page)

@@ -107,8 +107,8 @@ const opened = ({ isNew = false } = {}) => {
   return { changes: () => changes, requests, server, session, streams, texts }
 }
 
-describe("a session that is shown", () => {
-  it("V-07: reads the runs behind the stream, so that one that ended in between is there", async () => {
+describe("a session on a page", () => {
+  it("V-07: a page opens the stream before it reads the runs, so that it misses no run that ended in between", async () => {
     const page = opened()
     page.server.runs = [keptRun("r1", "one"), keptRun("r2", "two")]
     await settled()
@@ -118,7 +118,7 @@ describe("a session that is shown", () => {
     assert.isUndefined(page.session.read().running)
   })
 
-  it("V-07: shows a run under way once, which the journal and the stream tell from its beginning", async () => {
+  it("V-07: a page shows an active run once, although the journal and the stream both tell it from its beginning", async () => {
     const page = opened()
     page.server.runs = [keptRun("r1", "one"), {
       ...keptRun("r2", "two"),
@@ -138,7 +138,7 @@ describe("a session that is shown", () => {
     assert.isUndefined(page.session.read().running)
   })
 
-  it("V-07: a reset takes nothing away that the run had, and its times stay where the new events have none", async () => {
+  it("V-07: a reset removes nothing that the run had, and keeps its times if the new events have none", async () => {
     const page = opened()
     await settled()
     const live = saying("r1", "one", 1_000)
@@ -157,7 +157,7 @@ describe("a session that is shown", () => {
     assert.isDefined(page.session.read().shown[0]?.run.outcome)
   })
 
-  it("V-07: a run that its process resumes in the same stream is continued", async () => {
+  it("V-07: a run resumed by its process continues in the same stream", async () => {
     const page = opened()
     await settled()
     const live = saying("r1", "one", 1_000)
@@ -168,7 +168,7 @@ describe("a session that is shown", () => {
     assert.deepStrictEqual(page.session.read().shown[0]?.run.resumed, [1_000])
   })
 
-  it("V-09: shows the message of another page, which the stream does not have", async () => {
+  it("V-09: a page shows another page's message, which the stream does not have", async () => {
     const page = opened()
     await settled()
     page.server.runs = [{ ...keptRun("r1", ""), events: [] }]
@@ -178,7 +178,7 @@ describe("a session that is shown", () => {
     assert.strictEqual(page.session.read().running?.id, "r1")
   })
 
-  it("V-09: a message is there at once, and belongs to the run that it begins", async () => {
+  it("V-09: a sent message appears at once, and belongs to the run that it begins", async () => {
     const page = opened({ isNew: true })
     page.server.answer = () => {
       page.server.facts = {
@@ -199,7 +199,7 @@ describe("a session that is shown", () => {
     assert.deepStrictEqual(page.session.read().waiting, [])
   })
 
-  it("V-09: a refused message goes, with the sentence of the server", async () => {
+  it("V-09: a refused message disappears, and the server's sentence appears", async () => {
     const page = opened({ isNew: true })
     page.server.answer = () => refusal(409, "It runs.")
     assert.strictEqual(await page.session.send("Hello"), "It runs.")
@@ -208,7 +208,7 @@ describe("a session that is shown", () => {
     assert.strictEqual(page.session.read().state, "new")
   })
 
-  describe("a message that is sent into a run", () => {
+  describe("a message sent into a run", () => {
     /** A session with a run under way, into which a message was sent, and the message. */
     const steered = async (mode: Client.Mode = "steer") => {
       const page = opened()
@@ -236,7 +236,7 @@ describe("a session that is shown", () => {
       }
     }
 
-    it("V-13: waits, and is delivered with its turn, live once and read again the same", async () => {
+    it("V-13: a message waits, and is delivered with its turn, live once and the same after a reload", async () => {
       const page = await steered()
       assert.deepStrictEqual(fates(page).waiting, [["Not that", "steer", "waiting", undefined]])
       const delivered = { _tag: "MessageDelivered", id: page.id, content: "Not that", stepIndex: 1 }
@@ -259,7 +259,7 @@ describe("a session that is shown", () => {
       assert.deepStrictEqual(fates(again), fates(page))
     })
 
-    it("V-13: waits also on another page and for one that is loaded again, which say who may withdraw it", async () => {
+    it("V-13: another page and a reloaded page show a waiting message, and whether it may be withdrawn", async () => {
       const page = opened()
       page.server.runs = [{ ...keptRun("r1", "one"), events: saying("r1", "one", 1_000).slice(0, 3) }]
       page.server.facts = { ...facts, submitted: [{ id: "m9", content: "Wait", mode: "steer" }], canWithdraw: true }
@@ -269,7 +269,7 @@ describe("a session that is shown", () => {
       assert.isTrue(session?.canWithdraw)
     })
 
-    it("V-13: is taken by the next run, also where several wait and where the page guessed another one", async () => {
+    it("V-13: the next run takes a message, also if several wait and the page expected another one first", async () => {
       const page = await steered()
       assert.isUndefined(await page.session.send("And this", "next"))
       const [first, second] = page.session.read().waiting
@@ -302,7 +302,7 @@ describe("a session that is shown", () => {
       assert.deepStrictEqual(fates(page).begun.at(-1), ["Not that", "steer"])
     })
 
-    it("V-13: is refused by the end of the run, with its reason and its text", async () => {
+    it("V-13: the end of the run refuses a message, with its reason and its text", async () => {
       const page = await steered()
       page.server.facts = facts
       page.streams[0]?.tell({ _tag: "MessageRefused", id: page.id, content: "Not that", reason: "stopped", at: 1_040 })
@@ -311,7 +311,7 @@ describe("a session that is shown", () => {
       assert.deepStrictEqual(fates(page).sent, [["r1", "Not that", undefined, "stopped"]])
     })
 
-    it("V-13: is withdrawn, stays until the next message is sent, and begins no run", async () => {
+    it("V-13: a withdrawn message stays until the next message is sent, and begins no run", async () => {
       const page = await steered()
       page.server.facts = facts
       page.server.answer = () => Response.json({ withdrawn: true, id: page.id, became: "withdrawn" })
@@ -327,7 +327,7 @@ describe("a session that is shown", () => {
       assert.deepStrictEqual(fates(page).waiting.map(([content]) => content), ["Go on"])
     })
 
-    it("V-13: a withdrawal that comes too late, or that is refused, says so, and the message keeps its fate", async () => {
+    it("V-13: a late or refused withdrawal says so, and the message keeps its state", async () => {
       const page = await steered()
       page.server.answer = () => Response.json({ withdrawn: false, id: page.id, became: "delivered", stepIndex: 1 })
       assert.match(await page.session.withdraw(page.id) ?? "", /not withdrawn/)
@@ -338,7 +338,7 @@ describe("a session that is shown", () => {
       assert.deepStrictEqual(fates(page).waiting, [["Not that", "steer", "waiting", undefined]])
     })
 
-    it("V-13: another page withdraws it, or its run refuses it, and this one finds out when it looks", async () => {
+    it("V-13: a page finds out that another page withdrew a message, or that its run refused it, when it looks", async () => {
       for (const [became, reason] of [["withdrawn", undefined], ["refused", "budget"]] as const) {
         const page = await steered()
         page.server.facts = facts
@@ -353,7 +353,7 @@ describe("a session that is shown", () => {
     })
   })
 
-  it("V-09: an answered question is not shown again, until the next run asks", async () => {
+  it("V-09: an answered question disappears, and a refused answer keeps it", async () => {
     const page = opened()
     const suspension = { id: "r1~c", kind: "question", question: "Which?", toolCall: { id: "c", name: "ask" } } as any
     page.server.facts = { ...facts, suspensions: [suspension] }
@@ -399,7 +399,7 @@ describe("a session that is shown", () => {
     return { ...page, call, open }
   }
 
-  it("V-09: a decision about one of two calls is on its card, also read again", async () => {
+  it("V-09: a decision about one of two calls is on its card, also after a reload", async () => {
     const page = await askedTwo()
     assert.strictEqual(Words.stateOf(page.call("a")), "needs an answer")
     page.server.answer = () => Response.json({}, { status: 202 })
@@ -416,7 +416,7 @@ describe("a session that is shown", () => {
     assert.strictEqual(call && Words.stateOf(call), "denied, waits for the others")
   })
 
-  it("V-09: what another page has decided is not offered any more, once it is looked at or refused", async () => {
+  it("V-09: a page no longer offers a decision made on another page, once it looks or is refused", async () => {
     const looked = await askedTwo()
     looked.server.facts = { ...facts, suspensions: two.slice(1), decided: [{ id: "a", verdict: "approved" }] }
     await looked.session.look()
@@ -430,7 +430,7 @@ describe("a session that is shown", () => {
     assert.strictEqual(refused.session.read().notice, "That stands.")
   })
 
-  it("V-09: that an answer did not reach the server is said until the server is reached", async () => {
+  it("V-09: a page says that an answer did not reach the server until it reaches the server again", async () => {
     const page = await askedTwo()
     page.server.answer = () => Promise.reject(new TypeError("network error"))
     assert.isUndefined(await page.session.answer([{ id: "r1~a", approve: true }]))
@@ -440,7 +440,7 @@ describe("a session that is shown", () => {
     assert.strictEqual(page.session.read().notice, "")
   })
 
-  it("V-07: the arguments with which an approval has a call run are in the run that asked for it, live and read again", async () => {
+  it("V-07: the run that asked for a call has the arguments edited by its approval, live and after a reload", async () => {
     const carrying = [
       { _tag: "RunStarted", runId: "r2", at: 10 },
       { _tag: "ToolExecutionStarted", id: "a", name: "order", arguments: { copies: 1 }, at: 11 },
@@ -467,7 +467,7 @@ describe("a session that is shown", () => {
     }
   })
 
-  it("V-08: a run that continues behind answers has the picture of all of its answer, live and read again", async () => {
+  it("V-08: a run that continues after answers has the picture of its whole reply, live and after a reload", async () => {
     const carrying = [
       { _tag: "RunStarted", runId: "r2", at: 1_000 },
       { _tag: "ToolExecutionStarted", id: "a", name: "order", arguments: { copies: 2 }, at: 1_001 },
@@ -508,7 +508,7 @@ describe("a session that is shown", () => {
     }
   })
 
-  it("V-07: a call that a later run carries on has its answer in the run that asked for it, live and read again", async () => {
+  it("V-07: a call continued by a later run has its result in the run that asked for it, live and after a reload", async () => {
     const suspension = { id: "r1~c", kind: "approval", toolCall: { id: "c", name: "pay" } }
     const asking = [
       { _tag: "RunStarted", runId: "r1", at: 1 },
@@ -548,7 +548,7 @@ describe("a session that is shown", () => {
     assert.deepStrictEqual(calls(kept), ["done", "paid"])
   })
 
-  it("V-09: a broken stream is continued at its last offset, and the sentence about it goes", async () => {
+  it("V-09: a broken stream continues at its last offset, and the sentence about it disappears", async () => {
     const page = opened()
     await settled()
     page.streams[0]?.tell({ _tag: "RunStarted", runId: "r1" }, { id: "r1.3.0" })
@@ -565,7 +565,7 @@ describe("a session that is shown", () => {
     page.session.close()
   })
 
-  it("V-09: earlier runs are read before those that are here", async () => {
+  it("V-09: earlier runs are read and placed before the current runs", async () => {
     const page = opened()
     page.server.runs = [keptRun("r3", "three")]
     page.server.before = "r3"
@@ -580,7 +580,7 @@ describe("a session that is shown", () => {
   })
 
   for (const status of [400, 404]) {
-    it(`V-09: says that there is none at the address, and asks no further: ${status}`, async () => {
+    it(`V-09: a page says that there is no chat at its address, and asks no further: ${status}`, async () => {
       let asked = 0
       const client = new Client.Client("/", async () => {
         asked++
@@ -595,7 +595,7 @@ describe("a session that is shown", () => {
     })
   }
 
-  it("V-09: says that another page has deleted it, and keeps what it shows", async () => {
+  it("V-09: a page says that another page has deleted its session, and keeps what it shows", async () => {
     const page = opened()
     page.server.runs = [keptRun("r1", "one")]
     await settled()
@@ -606,7 +606,7 @@ describe("a session that is shown", () => {
     assert.deepStrictEqual(page.texts(), [["ask r1", "one"]])
   })
 
-  it("V-09: says that nothing is heard of a run of which the journal alone tells, until its process does", async () => {
+  it("V-09: a page says that it hears nothing of a run known from the journal only, until the run's process answers", async () => {
     const page = opened()
     const live = saying("r1", "one", 1_000)
     page.server.runs = [{ ...keptRun("r1", "one"), events: live.slice(0, 3) }]
@@ -624,7 +624,7 @@ describe("a session that is shown", () => {
     page.session.close()
   })
 
-  it("V-09: a run that is quiet behind a broken connection is not silent, nor is one that has ended", async () => {
+  it("V-09: a quiet run after a broken connection is not reported as silent, nor is an ended run", async () => {
     const page = opened()
     const live = saying("r1", "one", 1_000)
     await settled()
@@ -641,7 +641,7 @@ describe("a session that is shown", () => {
     page.session.close()
   })
 
-  it("V-09: a new title is read at once", async () => {
+  it("V-09: a page reads a new title at once", async () => {
     const page = opened()
     await settled()
     page.server.facts = { ...facts, title: "Another" }
@@ -655,7 +655,7 @@ describe("a page that deletes its session", () => {
     for (const isFirst of [true, false]) {
       for (const end of ["end", "cut"] as const) {
         const what = `${end} of the stream ${isFirst ? "before" : "after"} the ${isDeleted ? "deletion" : "refusal"}`
-        it(`V-09: says nothing of it, and asks for it again only where the server has it: ${what}`, async () => {
+        it(`V-09: a page does not report its own deletion, and reads the session again only if the server kept it: ${what}`, async () => {
           const page = opened()
           await settled()
           let answer: (response: Response) => void = () => {}
@@ -682,7 +682,7 @@ describe("a page that deletes its session", () => {
 })
 
 describe("the frames of a stream", () => {
-  it("V-07: are the same wherever the network cuts them", async () => {
+  it("V-07: the frames are the same wherever the network cuts them", async () => {
     const text = "id: a.1.0\ndata: {\"x\":1}\n\n: quiet\n\nevent: reset\ndata: {}\n\ndata: a\ndata: b\n\n"
     const read = async (...pieces: ReadonlyArray<string>) => {
       const stream = new ReadableStream({

@@ -2,8 +2,8 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Words from "../../src/studio/chat/words.ts"
 
-describe("words", () => {
-  it("a cost has its currency, and a small one is not nothing", () => {
+describe("Studio's words", () => {
+  it("a cost has its currency, and a small cost is not shown as nothing", () => {
     assert.strictEqual(Words.cost({ totalCost: 1.5, currency: "USD" }), "1.50 USD")
     assert.strictEqual(Words.cost({ totalCost: 0.0334 }), "0.0334")
     assert.strictEqual(Words.cost({ totalCost: 0.00004, currency: "EUR" }), "< 0.0001 EUR")
@@ -11,7 +11,7 @@ describe("words", () => {
     assert.strictEqual(Words.cost({ totalTokens: 3 }), "")
   })
 
-  it("what was spent names each bound of a budget, and nothing without one", () => {
+  it("the words for spent budget name each bound, and are empty without a bound", () => {
     const spent = { calls: 4, inputTokens: 9_000, outputTokens: 615, money: 250_000 }
     const left = { calls: 20, tokens: 390_385, money: 1_750_000 }
     assert.strictEqual(
