@@ -135,9 +135,9 @@ const played = (names: ReadonlyArray<string>) =>
 
 const names = Object.keys(scenarios)
 
-describe("a command behind another one", () => {
+describe("a second command", () => {
   for (const second of names) {
-    it.live(`is as one alone: ${second}`, () =>
+    it.live(`a command after another command works like the only command: ${second}`, () =>
       Effect.gen(function*() {
         const alone = yield* played([second])
         assert.isNotEmpty(alone.events)

@@ -125,8 +125,8 @@ const end = (gone: Processes.Runner, signal: NodeJS.Signals) =>
     return Date.now()
   })
 
-describe("an owner elsewhere", () => {
-  test("D-25: is stopped while its tool runs", () =>
+describe("a stop of an owner elsewhere", () => {
+  test("D-25: a client stops an owner elsewhere while its tool runs", () =>
     Effect.gen(function*() {
       const { reply, stop } = yield* client
       const { ids: [id] } = yield* together(1)
@@ -150,7 +150,7 @@ const fates = (id: string, messages: ReadonlyArray<string>) =>
   Effect.map(Session.open(id), (kept) => messages.map((message) => Session.receipt(kept, message)?.became))
 
 describe("messages into a run of an owner elsewhere", () => {
-  test("G45, G49: a steer is in the next request of the owner, a follow behind its answer, and what was taken back in none", () =>
+  test("G45, G49: a steer is in the owner's next request, a follow after its answer, and a withdrawn message in no request", () =>
     Effect.gen(function*() {
       const { reply, submit, withdraw } = yield* client
       const { ids: [id], owner } = yield* together(1)
@@ -176,9 +176,9 @@ describe("messages into a run of an owner elsewhere", () => {
     }))
 })
 
-describe("an owner that is killed", () => {
+describe("a killed owner", () => {
   // One kill for all of them: each takes as long as a lock lasts.
-  test("D-01, D-12, D-13, D-16, G50, N-06: its run goes on elsewhere, and what is asked meanwhile waits for the next owner", () =>
+  test("D-01, D-12, D-13, D-16, G50, N-06: a killed owner's run continues elsewhere, and commands sent meanwhile wait for the next owner", () =>
     Effect.gen(function*() {
       const { answer, follow, reply, stop, submit, withdraw } = yield* client
       const { ids: [running, asking, stopping, steering], owner } = yield* together(4)
@@ -271,8 +271,8 @@ describe("an owner that is killed", () => {
     }))
 })
 
-describe("an owner that is frozen", () => {
-  test("D-11: its session is taken over, and nothing that it does when it wakes up is recorded", () =>
+describe("a frozen owner", () => {
+  test("D-11: the session of a frozen owner is taken over, and nothing that the owner does afterwards is recorded", () =>
     Effect.gen(function*() {
       const { reply } = yield* client
       const { ids: [id], owner } = yield* together(1)
@@ -292,8 +292,8 @@ describe("an owner that is frozen", () => {
     }))
 })
 
-describe("owners that are killed at random", () => {
-  test("D-14: every run ends, and is charged once", () =>
+describe("owners killed at random", () => {
+  test("D-14: every run of randomly killed owners ends, and charges once", () =>
     Effect.gen(function*() {
       const besieged = siege({ database, world, runs: 8, kills: 1, every: 0, over: 1250, wait: 1250 }, runners)
       const { resumptions, ...report } = yield* Effect.provideService(besieged, Scope.Scope, scope)
@@ -303,8 +303,8 @@ describe("owners that are killed at random", () => {
     }))
 })
 
-describe("an owner that is asked to leave", () => {
-  test("N-05: ends the calls under way, and hands over what has none at once", () =>
+describe("an owner asked to leave", () => {
+  test("N-05: an owner asked to leave ends its running calls, and hands over sessions without calls at once", () =>
     Effect.gen(function*() {
       const { reply } = yield* client
       const { ids: [working, resting], owner } = yield* together(2)

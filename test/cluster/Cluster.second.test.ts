@@ -61,7 +61,7 @@ const settled = (version: number): Protocol.Fed => ({ _tag: "Settled", version }
 
 describe("the events of a command", () => {
   for (const owners of [1, 2, 3]) {
-    it.live(`send it once, where the session has ${owners} owners meanwhile`, () => {
+    it.live(`a command is sent once while its session has ${owners} owners in turn`, () => {
       const { commands, services } = owner((answered) => [
         ...Array.from(
           { length: owners - 1 },
@@ -88,7 +88,7 @@ describe("the events of a command", () => {
     })
   }
 
-  it.live("do not end at a gap, also where its version is that of the report: the events behind it are to come", () => {
+  it.live("the events of a command do not end at a gap, even if its version is the report's: later events follow", () => {
     const { services } = owner((answered) => [
       Stream.make({ _tag: "Connected", version: 1 } as const).pipe(
         // The report is there before the gap.
@@ -115,7 +115,7 @@ describe("the events of a command", () => {
     }).pipe(Effect.provide(services))
   })
 
-  it.live("end at a connection whose version is that of the report, and not at an earlier one", () => {
+  it.live("the events of a command end at a connection with the report's version, and not at an earlier connection", () => {
     const { services } = owner((answered) => [
       Stream.concat(Stream.fromEffect(Effect.as(answered, { _tag: "Connected", version: 1 } as const)), handedOver),
       Stream.concat(Stream.make({ _tag: "Connected", version: 8 } as const, settled(8)), handedOver),
@@ -129,8 +129,8 @@ describe("the events of a command", () => {
   })
 })
 
-describe("all that a client sends", () => {
-  it.live("reaches the owner, each option of each command alone and with the others", () => {
+describe("the commands of a client", () => {
+  it.live("the owner receives each option of each command, alone and with the others", () => {
     const { commands, services } = owner((answered) => [Stream.fromEffect(Effect.as(answered, settled(1)))], 1)
     return Effect.gen(function*() {
       const client = yield* SessionClient.SessionClient

@@ -90,7 +90,7 @@ const done = loaded.pipe(
 const lines = ["user: go", "assistant +a +b: turn 0", "tool a: worked a", "tool b: worked b", "assistant: Done"]
 
 describe("a runner that leaves", () => {
-  it.live("N-05: ends the call under way and records it, and the next one goes on behind it", () => {
+  it.live("N-05: a leaving runner ends and records its running call, and the next runner continues after the call", () => {
     const { gate, started, starts, tool } = worked()
     return Effect.gen(function*() {
       const first = yield* runner(tool, "1 hour")
@@ -109,7 +109,7 @@ describe("a runner that leaves", () => {
     }).pipe(Effect.scoped, Effect.provide(shared))
   })
 
-  it.live("N-05: waits no longer than its drain", () => {
+  it.live("N-05: a leaving runner waits no longer than its drain", () => {
     const { gate, started, starts, tool } = worked()
     return Effect.gen(function*() {
       const first = yield* runner({ ...tool, idempotent: true } as Tool.Any, 0)
@@ -126,7 +126,7 @@ describe("a runner that leaves", () => {
 })
 
 describe("the health of a runner", () => {
-  it.live("has the sessions that it drives, and says that it leaves", () => {
+  it.live("the health of a runner has the number of driven sessions, and says that the runner leaves", () => {
     const { gate, started, tool } = worked()
     const fresh = { isReady: true, isLeaving: false, driven: 0, lostClaims: 0, latestMillis: 0 }
     return Effect.gen(function*() {
@@ -145,7 +145,7 @@ describe("the health of a runner", () => {
 })
 
 describe("the settings of a cluster", () => {
-  it.live("N-05: have the drain of an owner", () => {
+  it.live("N-05: a cluster gives an owner its drain", () => {
     let given: Commands.Owned | undefined
     const make: Commands.Make<never> = (session) => {
       given = session
@@ -159,13 +159,13 @@ describe("the settings of a cluster", () => {
     }).pipe(Effect.provide(Layer.provide(layer, clusterOf("1 hour"))), Effect.provide(shared))
   })
 
-  it("N-05: give an owner the drain and ten seconds to leave", () => {
+  it("N-05: a cluster gives an owner the drain and ten seconds to leave", () => {
     const millis = (options?: Parameters<typeof Cluster.transport>[0]) =>
       Duration.toMillis(Duration.fromInputUnsafe(Cluster.transport(options).shardingConfig.entityTerminationTimeout!))
     assert.deepStrictEqual([millis(), millis({ drain: 500 }), millis({ drain: "1 minute" })], [30_000, 10_500, 70_000])
   })
 
-  it("have the address of a runner, and none for a client", () => {
+  it("the settings have the address of a runner, and no address for a client", () => {
     const { shardingConfig } = Cluster.transport({ host: "10.0.0.7", port: 34431 })
     const address = Option.getOrThrow(shardingConfig.runnerAddress!)
     assert.deepStrictEqual([address.host, address.port], ["10.0.0.7", 34431])

@@ -40,7 +40,7 @@ const loaded = Effect.map(Session.load("ann"), (kept) => kept!)
 
 describe("a reply on a cluster", () => {
   for (const [what, tool] of Object.entries({ plain: ask, typed })) {
-    it.live(`N-38: whose sender has not seen the question waits for its answer, a ${what} one`, () =>
+    it.live(`N-38: a reply whose sender has not seen a ${what} question waits for its answer`, () =>
       Effect.gen(function*() {
         const { answer, reply } = yield* client
         const asked = yield* reply("ann", "go", { command: "m1" })
@@ -58,7 +58,7 @@ describe("a reply on a cluster", () => {
       }).pipe(Effect.provide(services(tool))))
   }
 
-  it.live("N-38: whose sender has not seen the question of a nested run waits for its answer", () =>
+  it.live("N-38: a reply whose sender has not seen a nested run's question waits for its answer", () =>
     Effect.gen(function*() {
       const { answer, reply } = yield* client
       const asked = yield* reply("ann", "go", { command: "m1" })
@@ -76,7 +76,7 @@ describe("a reply on a cluster", () => {
       only: [[["q", "ask", {}]], "only is done"]
     }))))
 
-  it.live("N-38: waits while a call waits that no message answers", () =>
+  it.live("N-38: a reply waits while a call waits that no message can answer", () =>
     Effect.gen(function*() {
       const { answer, reply } = yield* client
       const asked = yield* reply("ann", "go", { command: "m1" })
@@ -89,7 +89,7 @@ describe("a reply on a cluster", () => {
       assert.strictEqual(Session.receipt(kept, "m2")?.became, "completed")
     }).pipe(Effect.provide(services(Tool.make("ask", { parameters: {}, manual: true })))))
 
-  it.live("N-38: waits for the answer of a question that a snapshot has, unless its sender has seen it", () =>
+  it.live("N-38: a reply waits for the answer to a question in a snapshot, unless its sender has seen the question", () =>
     Effect.gen(function*() {
       const { reply } = yield* client
       yield* reply("ann", "go", { command: "m1" })
@@ -103,7 +103,7 @@ describe("a reply on a cluster", () => {
       assert.strictEqual(Session.receipt(yield* loaded, "m4")?.became, "completed")
     }).pipe(Effect.provide(services(ask, { go: [[["ask", "ask", {}]], ...Array.from({ length: 6 }, () => "Done")] }))))
 
-  it.live("N-38: whose sender has seen the question answers it", () =>
+  it.live("N-38: a reply whose sender has seen the question answers it", () =>
     Effect.gen(function*() {
       const { reply } = yield* client
       const asked = yield* reply("ann", "go", { command: "m1" })
@@ -117,8 +117,8 @@ describe("a reply on a cluster", () => {
     }).pipe(Effect.provide(services(ask))))
 })
 
-describe("a command that is delivered again", () => {
-  it.live("N-13: after a snapshot, when the cluster has forgotten it, does nothing, and another content is refused", () =>
+describe("a redelivered command", () => {
+  it.live("N-13: a command redelivered after a snapshot, when the cluster has forgotten it, does nothing, and other content is refused", () =>
     Effect.gen(function*() {
       const { answer, forget, reply } = yield* client
       const asked = yield* reply("ann", "go", { command: "m1" })
@@ -144,7 +144,7 @@ describe("a command that is delivered again", () => {
 })
 
 describe("a command whose claim is revoked", () => {
-  it.live("is carried out again under a new claim, and not after a term", () => {
+  it.live("a command whose claim is revoked is carried out again at once under a new claim", () => {
     const attempts: Array<number> = []
     let isInterrupted = false
     const work = Tool.make("ask", {
@@ -172,8 +172,8 @@ describe("a command whose claim is revoked", () => {
   })
 })
 
-describe("what is left to do", () => {
-  it.live("Q-07: is done the same by the cluster and by a program of ten lines, from each append of all journals", () =>
+describe("the remaining work of a session", () => {
+  it.live("Q-07: the cluster and a program of ten lines do the same remaining work, from each append of all journals", () =>
     Effect.gen(function*() {
       const { model, toolsOf } = errands
       const appends = yield* errands.appends
@@ -202,8 +202,8 @@ describe("what is left to do", () => {
     }))
 })
 
-describe("a reply that the store does not take", () => {
-  it.live("O-57: is kept while the command is carried out again, and the model is asked once", () => {
+describe("a reply that the store refuses", () => {
+  it.live("O-57: a reply that the store refuses is kept while the command is carried out again, and the model is asked once", () => {
     const asked: Array<string> = []
     const world: Array<Deed> = []
     let refusals = 0

@@ -68,8 +68,8 @@ const services = (script: ReadonlyArray<ReadonlyArray<Script.Entry>>) =>
 
 const texts = Effect.map(Session.load("ann"), (kept) => kept!.session.thread.messages.map(Message.text))
 
-describe("a command that the next owner carries out again", () => {
-  it.effect("says nothing twice", () =>
+describe("a command carried out again by the next owner", () => {
+  it.effect("a repeated message is appended once", () =>
     Effect.gen(function*() {
       const { owner } = work()
       const first = yield* owner("a").carryOut(say("m1", "Hi"))
@@ -79,7 +79,7 @@ describe("a command that the next owner carries out again", () => {
       assert.deepStrictEqual(yield* texts, ["Hi", "Hello", "Hi", "Hello again"])
     }).pipe(Effect.provide(services([said("Hello"), said("Hello again")]))))
 
-  it.effect("goes on with the run where it was interrupted, and repeats nothing that had ended", () =>
+  it.effect("a repeated command continues its run where it was interrupted, and repeats no ended call", () =>
     Effect.gen(function*() {
       const { gate, owner, starts } = work()
       yield* started.close
@@ -98,7 +98,7 @@ describe("a command that the next owner carries out again", () => {
       assert.deepStrictEqual(yield* texts, ["Go", "", "1", "waited", "Done"])
     }).pipe(Effect.provide(services([called("charge", "wait"), said("Done")]))))
 
-  it.effect("N-12: fails again where its run could not start", () =>
+  it.effect("N-12: a repeated command fails again if its run could not start", () =>
     Effect.gen(function*() {
       const { owner } = work()
       const first = yield* Effect.flip(owner("a").carryOut(say("m1", "Go")))
@@ -110,7 +110,7 @@ describe("a command that the next owner carries out again", () => {
       Effect.provide(services([0, 1].map(() => [Script.preflightError("provider_unavailable")])))
     ))
 
-  it.effect("N-12: fails again where an error of a tool ended its run", () => {
+  it.effect("N-12: a repeated command fails again if a tool error ended its run", () => {
     let starts = 0
     const pay = Tool.make("pay", {
       parameters: {},
@@ -136,7 +136,7 @@ describe("a command that the next owner carries out again", () => {
     }).pipe(Effect.provide(services([called("pay"), said("Done")])))
   })
 
-  it.effect("N-12: reports a failed result again", () =>
+  it.effect("N-12: a repeated command reports a failed result again", () =>
     Effect.gen(function*() {
       const { owner } = work()
       const first = yield* owner("a").carryOut(say("m1", "Go"))
@@ -146,13 +146,13 @@ describe("a command that the next owner carries out again", () => {
     }).pipe(Effect.provide(services([[text("Half"), Script.streamError("network_error")]]))))
 
   const commands: Readonly<Record<string, readonly [tool: string, input: Protocol.Input, other: Protocol.Input]>> = {
-    "answers nothing twice, also a text that is read as JSON": [
+    "a repeated answer counts once, also a text that is valid JSON": [
       "book",
       { _tag: "Answer", id: "book", value: "4" },
       { _tag: "Answer", id: "book", value: "5" }
     ],
-    "approves nothing twice": ["pay", { _tag: "Approve", id: "pay" }, { _tag: "Deny", id: "pay" }],
-    "denies nothing twice": [
+    "a repeated approval counts once": ["pay", { _tag: "Approve", id: "pay" }, { _tag: "Deny", id: "pay" }],
+    "a repeated denial counts once": [
       "pay",
       { _tag: "Deny", id: "pay", reason: "too much" },
       { _tag: "Deny", id: "pay", reason: "too late" }
@@ -174,7 +174,7 @@ describe("a command that the next owner carries out again", () => {
 })
 
 describe("a stop", () => {
-  it.effect("D-25: is found at once where the owner is asked to look, and the run has ended behind it", () =>
+  it.effect("D-25: an owner asked to look finds a stop at once, and the run has ended afterwards", () =>
     Effect.gen(function*() {
       const { owner } = work()
       const driver = owner("a")
@@ -190,14 +190,14 @@ describe("a stop", () => {
     }).pipe(Effect.provide(services([called("wait")]))))
 })
 
-describe("an owner that is asked to leave", () => {
+describe("an owner asked to leave", () => {
   const claimed = Effect.flatMap(Session.Store, (store) => store.claimOf("ann"))
   const answered = Effect.map(
     Session.load("ann"),
     (kept) => kept?.interrupted?.calls.flatMap(({ state, toolCall }) => state === "Answered" ? [toolCall.id] : [])
   )
 
-  it.effect("N-05: ends and records the call under way, starts no other, asks no model, and gives its claim back", () =>
+  it.effect("N-05: an owner asked to leave ends and records its running call, starts no other, asks no model, and releases its claim", () =>
     Effect.gen(function*() {
       const { gate, owner, starts } = work({ maxConcurrency: 1 })
       yield* started.close
@@ -214,7 +214,7 @@ describe("an owner that is asked to leave", () => {
       assert.deepStrictEqual([starts, yield* texts], [{ charge: 1, wait: 1 }, ["Go", "", "waited", "1", "Done"]])
     }).pipe(Effect.provide(services([called("wait", "charge"), said("Done")]))))
 
-  it.effect("N-05: hands over at once where no call is under way", () =>
+  it.effect("N-05: an owner without running calls hands over at once", () =>
     Effect.gen(function*() {
       const { owner } = work()
       const asked = Latch.makeUnsafe()
@@ -233,7 +233,7 @@ describe("an owner that is asked to leave", () => {
       assert.deepStrictEqual(yield* texts, ["Go", "Done"])
     }).pipe(Effect.provide(services([said("Done")]))))
 
-  it.effect("N-05: interrupts a call at the end of the drain, and leaves the claim to its term", () =>
+  it.effect("N-05: an owner interrupts a call at the end of the drain, and leaves the claim to its term", () =>
     Effect.gen(function*() {
       const { gate, owner, starts } = work()
       yield* started.close
@@ -253,7 +253,7 @@ describe("an owner that is asked to leave", () => {
       assert.deepStrictEqual([starts.wait, yield* texts], [2, ["Go", "", "waited", "Done"]])
     }).pipe(Effect.provide(services([called("wait"), said("Done")]))))
 
-  it.effect("N-05: begins nothing that waits for another command", () =>
+  it.effect("N-05: an owner asked to leave does not begin a command that waits behind another", () =>
     Effect.gen(function*() {
       const { gate, owner } = work()
       yield* started.close
@@ -283,7 +283,7 @@ describe("a claim", () => {
       assert.deepStrictEqual(yield* texts, ["Hi", "Hello"])
     }).pipe(Effect.provide(services([said("Hello")]))))
 
-  it.effect("N-07: a claim that is lost is in the health of its runner, with the time since it was confirmed", () =>
+  it.effect("N-07: a runner's health has its lost claims, with the time since their confirmation", () =>
     Effect.gen(function*() {
       const { gate, owner, runner } = work()
       yield* started.close

@@ -33,19 +33,19 @@ const behind = (count: number) =>
   })
 
 describe("a feed", () => {
-  it.effect("reports no gap to a reader that has missed nothing", () =>
+  it.effect("a feed reports no gap to a reader that has missed nothing", () =>
     Effect.gen(function*() {
       assert.deepStrictEqual(yield* behind(capacity), ["Connected", ...Array.from({ length: capacity }, () => "Fed")])
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("reports a gap of exactly one event", () =>
+  it.effect("a feed reports a gap of exactly one event", () =>
     Effect.gen(function*() {
       const [first, second, ...rest] = yield* behind(capacity + 1)
       assert.deepStrictEqual([first, second], ["Connected", "Missed"])
       assert.deepStrictEqual(rest, Array.from({ length: capacity }, () => "Fed"))
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("writes no event once its readers have left, however they left", () =>
+  it.effect("a feed writes no event once its readers have left, however they left", () =>
     Effect.gen(function*() {
       const feed = yield* Feeds.make("ann")
       let written = 0
@@ -75,7 +75,7 @@ describe("a feed", () => {
       }
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  it.effect("N-06: waits with its start while the store is away", () =>
+  it.effect("N-06: a feed delays its start until the store is available", () =>
     Effect.gen(function*() {
       const store = yield* Session.Store
       let isAway = true

@@ -156,13 +156,13 @@ for (const [what, processes] of Object.entries(implementations)) {
 
     const read = (process: Process) => Stream.runCollect(process.peers.read(key, { a: [1] }))
 
-    it.live("a session has one owner, and each process knows whether it is that", () =>
+    it.live("a session has one owner, and each process knows whether it is the owner", () =>
       Effect.sync(() => {
         for (const one of keys) assert.notStrictEqual(owner.peers.isHere(one), asked.peers.isHere(one), one)
       }))
 
     for (const { answer, errors, fields, name } of operations) {
-      it.live(`${name}: all that is sent and answered is the same at both ends`, () =>
+      it.live(`${name}: arguments and answers are the same at both ends`, () =>
         Effect.gen(function*() {
           yield* fresh
           const count = Math.max(8, shareOf(100))
@@ -186,10 +186,10 @@ for (const [what, processes] of Object.entries(implementations)) {
           for (const values of sent) assert.isAbove(new Set(values.map((value) => JSON.stringify(value))).size, 2)
         }))
 
-      it(`${name}: has no typed error`, () => assert.strictEqual(errors.ast._tag, "Never"))
+      it(`${name}: the operation has no typed error`, () => assert.strictEqual(errors.ast._tag, "Never"))
     }
 
-    it.live("take: is false where the owner says so, breaks, is interrupted, or does not answer within a second", () =>
+    it.live("take: the answer is false if the owner says so, breaks, is interrupted, or does not answer within a second", () =>
       Effect.gen(function*() {
         yield* fresh
         const outcomes = {
@@ -219,14 +219,14 @@ for (const [what, processes] of Object.entries(implementations)) {
         )
       }))
 
-    it.live("take: is false in the process that owns the session, which is not asked", () =>
+    it.live("take: the answer is false in the process that owns the session, and the owner is not asked", () =>
       Effect.gen(function*() {
         yield* fresh
         assert.isFalse(yield* owner.peers.take(key, undefined))
         assert.deepStrictEqual([owner.calls, asked.calls], [[], []])
       }))
 
-    it.live("take and read: wait for no other operation of the session", () =>
+    it.live("take and read: an operation waits for no other operation of the session", () =>
       Effect.gen(function*() {
         yield* fresh
         const gate = yield* Deferred.make<void>()
@@ -248,7 +248,7 @@ for (const [what, processes] of Object.entries(implementations)) {
         for (const reader of readers) assert.deepStrictEqual(Array.from(yield* Fiber.join(reader)), ["one", "two"])
       }))
 
-    it.live("read: gives what is empty, large and read together, in its order", () =>
+    it.live("read: empty, large and batched parts arrive in order", () =>
       Effect.gen(function*() {
         yield* fresh
         const large = "x".repeat(40_000)
@@ -263,7 +263,7 @@ for (const [what, processes] of Object.entries(implementations)) {
         }
       }))
 
-    it.live("read: breaks where the owner breaks, and reads again", () =>
+    it.live("read: a reader breaks when the owner breaks, and can read again", () =>
       Effect.gen(function*() {
         yield* fresh
         owner.answers.read = Stream.concat(Stream.make("one"), Stream.die(new Error("broken")))
@@ -272,7 +272,7 @@ for (const [what, processes] of Object.entries(implementations)) {
         assert.deepStrictEqual(Array.from(yield* read(asked)), ["one", "two"])
       }))
 
-    it.live("read: a reader that leaves ends what is read at the owner, each time", () =>
+    it.live("read: a reader that leaves ends the owner's stream, each time", () =>
       Effect.gen(function*() {
         yield* fresh
         let [begun, ended] = [0, 0]
@@ -292,7 +292,7 @@ for (const [what, processes] of Object.entries(implementations)) {
         yield* until("its end", Effect.sync(() => ended), (count) => count === 3)
       }))
 
-    it.live("the owner leaves: a reader breaks off or gets all from the next one, who then answers", () =>
+    it.live("when the owner leaves, a reader breaks off or gets everything from the next owner, who then answers", () =>
       Effect.gen(function*() {
         yield* fresh
         const third = yield* all.start

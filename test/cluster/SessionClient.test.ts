@@ -61,8 +61,8 @@ const gated = () => {
   return { state, started, gate, tool }
 }
 
-describe("commands", () => {
-  it.live("a reply begins the session, and reports where it stands", () =>
+describe("commands of a session client", () => {
+  it.live("a reply begins the session and reports its state", () =>
     Effect.gen(function*() {
       const { reply } = yield* client
       const report = yield* reply("ann", "Hi")
@@ -77,7 +77,7 @@ describe("commands", () => {
       assert.deepStrictEqual(yield* messages("ann"), ["Hi", "Hello"])
     }).pipe(Effect.provide(cluster([said("Hello")]))))
 
-  it.live("a command that is sent again, at once or later, is carried out once and has one answer", () => {
+  it.live("a command sent again, at once or later, is carried out once and has one answer", () => {
     const { gate, started, state, tool } = gated()
     return Effect.gen(function*() {
       const { reply } = yield* client
@@ -94,7 +94,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Done")], { tools: [tool] })))
   })
 
-  it.live("commands of a session are carried out one after the other, those of two sessions at once", () => {
+  it.live("commands of one session are carried out in order, and commands of two sessions concurrently", () => {
     const { gate, started, tool } = gated()
     const script = [called("work"), said("Other"), said("First"), said("Second")]
     return Effect.gen(function*() {
@@ -122,7 +122,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Done")], { tools: [tool] })))
   })
 
-  it.live("D-25: a stop is in the journal at once, and says at the end of the run what became of its calls", () => {
+  it.live("D-25: a stop is in the journal at once, and reports the calls' outcomes at the end of the run", () => {
     const { started, tool } = gated()
     return Effect.gen(function*() {
       const { reply, stop } = yield* client
@@ -139,7 +139,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Hello")], { tools: [tool] })))
   })
 
-  it.live("G75, G77, G98: one call is stopped, and the run continues; without such a call nothing is asked for", () => {
+  it.live("G75, G77, G98: stopping one call lets the run continue, and stopping an unknown call records nothing", () => {
     const { started, tool } = gated()
     return Effect.gen(function*() {
       const { reply, stop } = yield* client
@@ -155,7 +155,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Hello")], { tools: [tool] })))
   })
 
-  it.live("G45, G49: a submitted message goes into the run under way, or begins one, and another is taken back", () => {
+  it.live("G45, G49: a submitted message goes into the active run or begins a run, and another message is withdrawn", () => {
     const { gate, started, tool } = gated()
     return Effect.gen(function*() {
       const { reply, submit, withdraw } = yield* client
@@ -179,7 +179,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Done"), said("Now")], { tools: [tool] })))
   })
 
-  it.live("questions are answered, approvals given and denied, by the id of their call", () => {
+  it.live("questions are answered, and approvals given and denied, by call id", () => {
     const tools = [
       Tool.make("book", {
         parameters: {},
@@ -222,7 +222,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster(script, { tools })))
   })
 
-  it.live("a command that is refused fails with the reason, and with the same when it is sent again", () =>
+  it.live("a refused command fails with the reason, and with the same reason when sent again", () =>
     Effect.gen(function*() {
       const { answer } = yield* client
       const once = yield* Effect.flip(answer("ann", "c9", 1, { command: "wrong" }))
@@ -233,7 +233,7 @@ describe("commands", () => {
       assert.include(once.message, `no call "c9" waits for an answer`)
     }).pipe(Effect.provide(cluster([]))))
 
-  it.live("R-527: an id that names no wait is refused with those that wait, and that of a server is taken", () => {
+  it.live("R-527: an id that names no suspension is refused with the waiting ids, and a server's suspension id is accepted", () => {
     const tools = [Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })]
     return Effect.gen(function*() {
       const { approve, deny, reply } = yield* client
@@ -251,7 +251,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("pay"), said("Paid"), called("pay"), said("Not paid")], { tools })))
   })
 
-  it.live("a model that cannot be asked fails the command, and the next one goes on", () =>
+  it.live("a model that cannot be reached fails the command, and the next command continues", () =>
     Effect.gen(function*() {
       const { reply } = yield* client
       const error = yield* Effect.flip(reply("ann", "Hi"))
@@ -259,7 +259,7 @@ describe("commands", () => {
       assert.strictEqual((yield* reply("ann", "Hi")).outputText, "Hello")
     }).pipe(Effect.provide(cluster([[Script.preflightError("provider_unavailable")], said("Hello")]))))
 
-  it.live("a defect of a run is the answer to its command, and starts nothing again", () => {
+  it.live("a defect of a run is the answer to its command, and the command is not started again", () => {
     let asked = 0
     const run = {
       haltWhen: () => {
@@ -276,7 +276,7 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([called("none"), called("none")], run)))
   })
 
-  it.live("an id may hold any text that the tables have room for, and another one is refused by name", () =>
+  it.live("a session id may hold any text that fits the tables, and any other id is refused with its name", () =>
     Effect.gen(function*() {
       const { events, forget, reply } = yield* client
       for (const id of ["a\u0000b", "\ud800", "a\"b\\c", "é".repeat(255)]) {
@@ -291,7 +291,7 @@ describe("commands", () => {
       }
     }).pipe(Effect.provide(cluster(Array.from({ length: 4 }, () => said("Hello"))))))
 
-  it.live("a command that is too large, or that says nothing that can be said, is refused before it is sent", () =>
+  it.live("a too large or invalid command is refused before it is sent", () =>
     Effect.gen(function*() {
       const { answer, reply } = yield* client
       const driver = yield* MessageStorage.MemoryDriver
@@ -306,7 +306,7 @@ describe("commands", () => {
       assert.strictEqual(driver.requests.size, 1)
     }).pipe(Effect.provide(cluster([]))))
 
-  it.live("a session goes on after a run that broke, and past calls that wait where that is wanted", () => {
+  it.live("a session continues after a broken run, and past waiting calls if the client says so", () => {
     const tools = [Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })]
     const script = [[text("Half"), Script.streamError("network_error")], called("pay"), said("Not paid")]
     return Effect.gen(function*() {
@@ -333,8 +333,8 @@ describe("commands", () => {
     }).pipe(Effect.provide(cluster([said("Hello"), said("Hello")]))))
 })
 
-describe("feeds", () => {
-  it.live("every reader sees what happens from its start on", () =>
+describe("feeds of a session client", () => {
+  it.live("every reader sees all events from its start on", () =>
     Effect.gen(function*() {
       const { events, reply } = yield* client
       yield* reply("ann", "Before")
@@ -368,7 +368,7 @@ describe("feeds", () => {
       }
     }).pipe(Effect.provide(cluster([said("Earlier"), said("Hello")]))))
 
-  it.live("N-06: a reader learns which run is under way, and that none is any more where it comes too late", () => {
+  it.live("N-06: a reader learns which run is active, and a late reader learns that no run is active", () => {
     const { gate, started, tool } = gated()
     return Effect.gen(function*() {
       const { events, reply } = yield* client
@@ -408,7 +408,7 @@ describe("feeds", () => {
       assert.deepStrictEqual(seen, [{ _tag: "Connected", version: 0 }, { _tag: "Connected", version }])
     }).pipe(Effect.provide(cluster([[Script.preflightError("provider_unavailable")]]))))
 
-  it.live("N-06: the events of a command end with its report, also where it was carried out before", () =>
+  it.live("N-06: the events of a command end with its report, also if it was carried out before", () =>
     Effect.gen(function*() {
       const { follow, reply } = yield* client
       const said = follow("ann", reply("ann", "Hi", { command: "m1" }))
@@ -435,14 +435,14 @@ describe("feeds", () => {
       assert.deepStrictEqual(again, [{ _tag: "Connected", version }, { _tag: "Reported", report }])
     }).pipe(Effect.provide(cluster([said("Hello")]))))
 
-  it.live("N-06: a command of another session is refused by name", () =>
+  it.live("N-06: a command of another session is refused with both session names", () =>
     Effect.gen(function*() {
       const { follow, reply } = yield* client
       const exit = yield* Effect.exit(Stream.runDrain(follow("zed", reply("ann", "Hi"))))
       assert.include(String(exit), `the command belongs to session "ann"; give a command of session "zed"`)
     }).pipe(Effect.provide(cluster([said("Hello")]))))
 
-  it.live("N-06: the events of a command that fails end as it fails", () =>
+  it.live("N-06: the events of a failing command fail like the command", () =>
     Effect.gen(function*() {
       const { follow, reply } = yield* client
       const error = yield* Effect.flip(Stream.runDrain(follow("ann", reply("ann", "Hi"))))
@@ -451,7 +451,7 @@ describe("feeds", () => {
       assert.deepInclude(refused, { _tag: "CommandError", reason: "invalid_id" })
     }).pipe(Effect.provide(cluster([[Script.preflightError("provider_unavailable")]]))))
 
-  it.live("N-06: the events of a command are all from its connection to its report", () => {
+  it.live("N-06: a command has all events from its connection to its report", () => {
     const { gate, started, tool } = gated()
     return Effect.gen(function*() {
       const { follow, reply } = yield* client
@@ -473,7 +473,7 @@ describe("feeds", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("First"), said("Second")], { tools: [tool] })))
   })
 
-  it.live("a reader that falls behind holds nothing up, and learns that it missed events", () => {
+  it.live("a slow reader delays nothing, and learns that it missed events", () => {
     const pieces = Array.from({ length: 20_000 }, (_, index) => text(`${index} `))
     return Effect.gen(function*() {
       const { events, reply } = yield* client
@@ -501,7 +501,7 @@ describe("feeds", () => {
     }).pipe(Effect.provide(cluster([[...pieces, finish("stop")]])))
   })
 
-  it.live("an event that is too large to be sent is a gap", () =>
+  it.live("an event too large to send is a gap", () =>
     Effect.gen(function*() {
       const { events, reply } = yield* client
       const seen = yield* events("ann").pipe(
