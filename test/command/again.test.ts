@@ -74,7 +74,7 @@ const deliveries: Readonly<Record<string, (text: string, before: string) => Read
 const parts = ["No. ", "Yes.", "No. Yes.", "."]
 
 describe("a view of runs", () => {
-  it("says each text of a reply once, however each comes, also where one ends like another one", () => {
+  it("a view shows each text of a reply once, however it arrives, also if one text ends like another", () => {
     const ways = Object.values(deliveries)
     const next: Event.PublicEvent = { _tag: "MessageStarted" }
     const reset: Event.PublicEvent = { _tag: "StepReset", error: { code: "network_error", message: "It broke." } }
@@ -97,7 +97,7 @@ describe("a view of runs", () => {
   })
 
   for (const [name, second] of Object.entries(runs)) {
-    it(`a run behind another one is shown as one alone: ${name}`, () => {
+    it(`a run after another run is shown like the only run: ${name}`, () => {
       const alone = shown(second)
       for (const first of Object.values(runs)) {
         const before = shown(first)
@@ -108,7 +108,7 @@ describe("a view of runs", () => {
       }
     })
 
-    it(`a run inside a run is shown as one alone, behind its call's name and without its texts: ${name}`, () => {
+    it(`an inner run is shown like the only run, after its call's name and without its texts: ${name}`, () => {
       const prefixed = (events: ReadonlyArray<Event.PublicEvent>, prefix: string) =>
         shown(events).notes.map((note) => `${prefix}${note}`)
       assert.deepStrictEqual(shown(within(second, "s0")), { text: "", notes: prefixed(second, "  sub ") })
@@ -205,7 +205,7 @@ const conversed = (names: ReadonlyArray<End>, isJson: boolean) =>
     })).pipe(Effect.provide(Session.Store.layerMemory))
 
 describe("a conversation", () => {
-  it.effect("has each field of a wait in --json, as the session has it", () =>
+  it.effect("a conversation has each field of a suspension in --json, as the session has it", () =>
     Effect.gen(function*() {
       const ask = Tool.make("ask", {
         parameters: {},
@@ -232,7 +232,7 @@ describe("a conversation", () => {
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
   for (const name of Object.keys(ends) as ReadonlyArray<End>) {
-    it.live(`prints one JSON text with --json, and what the model says without, where it is ${name}`, () =>
+    it.live(`a conversation prints one JSON text with --json, and the model's text without, when it is ${name}`, () =>
       Effect.gen(function*() {
         const [plain] = yield* conversed([name], false)
         const [json] = yield* conversed([name], true)
@@ -242,7 +242,7 @@ describe("a conversation", () => {
         assert.notInclude(plain?.text, "{")
       }))
 
-    it.live(`is as one alone behind another one: ${name}`, () =>
+    it.live(`a conversation after another conversation works like the only one: ${name}`, () =>
       Effect.gen(function*() {
         const [alone] = yield* conversed([name], false)
         for (const first of ["completed", "called"] as const) {
@@ -251,7 +251,7 @@ describe("a conversation", () => {
       }))
   }
 
-  it.live("takes a signal as one to end softly while a run is under way only, also behind the first run", () =>
+  it.live("a signal ends softly only during a run, also after the first run", () =>
     Effect.gen(function*() {
       const stop = new Counted()
       const asked: Array<number> = []
@@ -282,7 +282,7 @@ describe("a conversation", () => {
 })
 
 describe("a list of sessions", () => {
-  it.effect("says the same beside the list with --json and without, on each page", () =>
+  it.effect("a list of sessions prints the same notes with and without --json, on each page", () =>
     Effect.gen(function*() {
       const count = 25
       const loaded = { definition: undefined as never, agents: new Map([["a", undefined as never]]) }

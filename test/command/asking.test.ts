@@ -46,7 +46,7 @@ const called = (tool: Tool.Any, args: object, keys: string) => {
 }
 
 describe("heddle call in a terminal", () => {
-  it.live("W-19: a call is allowed, with its arguments and with others, or denied with a reason", () =>
+  it.live("W-19: a person allows a call, with its own or with other arguments, or denies it with a reason", () =>
     Effect.gen(function*() {
       said.length = 0
       assert.strictEqual((yield* called(pay, { amount: 3 }, "\n")).code, 0)
@@ -59,7 +59,7 @@ describe("heddle call in a terminal", () => {
       assert.deepStrictEqual(said, [3, 4])
     }))
 
-  it.live("W-19: a question takes a choice, or JSON of its schema, and asks again for any other", () =>
+  it.live("W-19: a question takes a choice or JSON of its schema, and is asked again after any other answer", () =>
     Effect.gen(function*() {
       assert.include((yield* called(pick, {}, ">\n")).texts, "blue")
       const { code, texts } = yield* called(ask, {}, "many\n{\"count\": 2}\n")

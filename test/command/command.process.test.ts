@@ -84,8 +84,8 @@ const refused: ReadonlyArray<readonly [what: string, args: ReadonlyArray<string>
   ]
 ]
 
-describe("heddle", { concurrent: true }, () => {
-  it("W-19: refuses what it cannot do by one sentence, and exits with 1", async () => {
+describe("heddle on the command line", { concurrent: true }, () => {
+  it("W-19: heddle refuses an invalid invocation with one sentence, and exits with 1", async () => {
     // A few at once: each is a process.
     const left = [...refused]
     const work = async (): Promise<void> => {
@@ -99,7 +99,7 @@ describe("heddle", { concurrent: true }, () => {
     await Promise.all([work(), work(), work()])
   })
 
-  it("W-19: a port that is in use is one sentence, and so is a layer that cannot be built", async () => {
+  it("W-19: a used port and a layer that cannot be built are reported in one sentence", async () => {
     const server = http.createServer()
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
     const { port } = server.address() as AddressInfo
@@ -124,7 +124,7 @@ describe("heddle", { concurrent: true }, () => {
     assert.deepStrictEqual([code, stderr], [1, "heddle: the module's layer cannot be built: no key\n"])
   })
 
-  it("W-19: without @effect/platform-node it says what to install, and exits with 1", async () => {
+  it("W-19: without @effect/platform-node heddle says what to install, and exits with 1", async () => {
     const hooks = "import { registerHooks } from 'node:module'; registerHooks({ resolve(name, context, next) {"
       + " if (name.startsWith('@effect/platform-node')) throw new Error('not installed'); return next(name, context) } })"
     const options = { NODE_OPTIONS: `--import="data:text/javascript,${encodeURIComponent(hooks)}"` }
@@ -134,7 +134,7 @@ describe("heddle", { concurrent: true }, () => {
     assert.deepStrictEqual([code, stderr, stdout], [1, sentence, ""])
   })
 
-  it("W-19: in a clone without a built Studio it says how to build it, and exits with 1", async () => {
+  it("W-19: in a clone without a built Studio heddle says how to build it, and exits with 1", async () => {
     const patch = "import fs from 'node:fs/promises'; import { syncBuiltinESMExports } from 'node:module';"
       + "const { readFile } = fs; fs.readFile = (name, ...rest) => String(name).includes('dist/studio/')"
       + "? Promise.reject(new Error('no such file')) : readFile(name, ...rest); syncBuiltinESMExports()"
@@ -144,14 +144,14 @@ describe("heddle", { concurrent: true }, () => {
     assert.deepStrictEqual([code, stderr, stdout], [1, sentence, ""])
   })
 
-  it("O-34: on a Node without node:sqlite it says which one it needs, and exits with 1", async () => {
+  it("O-34: on a Node without node:sqlite heddle says which Node it needs, and exits with 1", async () => {
     const options = { NODE_OPTIONS: "--import=\"data:text/javascript,process.getBuiltinModule = () => undefined\"" }
     const { code, stderr } = await start(["version"], options).ended
     assert.strictEqual(code, 1)
     assert.match(stderr, /^heddle: the command needs .* Node 22\.19 or later: this is Node .*npm install node@24.*\n$/)
   })
 
-  it("W-22: call keeps a session, which is listed, shown, stopped, revoked, recovered and deleted", async () => {
+  it("W-22: call keeps a session, which can be listed, shown, stopped, revoked, recovered and deleted", async () => {
     const store = ["--store", path.join(folder, "s.db")]
     const sessions = (...args: ReadonlyArray<string>) => run("sessions", weather, ...args, ...store)
     const called = await run("call", weather, "Hello", "--session", "s1", ...store)
@@ -182,7 +182,7 @@ describe("heddle", { concurrent: true }, () => {
     assert.strictEqual((await sessions("list")).stderr, "there are no sessions of local\n")
   })
 
-  it("W-22: a session whose run failed is recovered, and a failed run is exit code 1", async () => {
+  it("W-22: recover resumes a session whose run failed, and a failed run exits with 1", async () => {
     const store = ["--store", path.join(folder, "failed.db")]
     const failing = fixture("servedFailing")
     const called = await run("call", failing, "Hello", "--session", "s1", ...store)

@@ -8,7 +8,7 @@ import { fixture, start } from "../support/command.ts"
 const folder = (): string => fs.mkdtempSync(path.join(os.tmpdir(), "heddle-open-"))
 
 describe.skipIf(process.platform !== "linux")("heddle serve --open", () => {
-  it("W-19: opens the address at which it listens", async () => {
+  it("W-19: heddle serve --open opens the address at which it listens", async () => {
     const commands = folder()
     const opened = path.join(commands, "opened")
     const script = `#!/bin/sh\nprintf '%s' "$*" > '${opened}.new'\n/bin/mv '${opened}.new' '${opened}'\n`
@@ -28,7 +28,7 @@ describe.skipIf(process.platform !== "linux")("heddle serve --open", () => {
     assert.strictEqual((await command.ended).code, 0)
   })
 
-  it("W-19: without a browser it says so in a sentence, and serves", async () => {
+  it("W-19: without a browser heddle serve --open says so in a sentence, and serves", async () => {
     const command = start(["serve", fixture("servedWeather"), "--port", "0", "--open"], { PATH: folder() })
     const [, address = ""] = await command.wrote(/at (http:\S+)/)
     const [sentence] = await command.wrote(/^heddle: xdg-open cannot open .*$/m)

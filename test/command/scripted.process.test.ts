@@ -26,7 +26,7 @@ const fed = (input: string, ...args: ReadonlyArray<string>) =>
   })
 
 describe("heddle in a script", () => {
-  it("O-34: prints what a session came to as JSON, and lists sessions by their status", async () => {
+  it("O-34: heddle prints the outcome of a session as JSON, and lists sessions by status", async () => {
     const store = ["--store", path.join(folder, "s.db")]
     const sessions = async (...args: ReadonlyArray<string>) => {
       const { code, stderr, stdout } = await run("sessions", weather, ...args, ...store, "--json")
@@ -63,7 +63,7 @@ describe("heddle in a script", () => {
     assert.deepStrictEqual(await sessions("delete", "s1"), { id: "s1", isDeleted: true })
   })
 
-  it("O-34: reads a message from the standard input, and says where there is none", async () => {
+  it("O-34: heddle reads a message from the standard input, and says if the input is empty", async () => {
     const store = ["--store", path.join(folder, "in.db")]
     const said = await fed("Grüße 😀\nand more\n", "call", answering, "-", "--session", "s1", ...store)
     assert.deepStrictEqual([said.code, said.stdout], [0, "It works again.\n"])
@@ -73,7 +73,7 @@ describe("heddle in a script", () => {
     assert.deepStrictEqual([empty.code, empty.stderr], [1, "heddle: the standard input has no text\n"])
   })
 
-  it("O-34: says that a text was not sent where the session waits", async () => {
+  it("O-34: heddle says that a text was not sent if the session waits", async () => {
     const store = ["--store", path.join(folder, "waits.db")]
     await run("call", weather, "Hello", "--session", "s1", ...store)
     const again = await run("call", weather, "Something else", "--session", "s1", ...store)
@@ -83,7 +83,7 @@ describe("heddle in a script", () => {
     assert.notInclude(without.stderr, "not sent")
   })
 
-  it("O-34: creates nothing where it reads, and changes no file that is not its own", async () => {
+  it("O-34: heddle creates no file when it reads, and changes no file of another program", async () => {
     const typo = path.join(folder, "typo.db")
     const other = path.join(folder, "notes.txt")
     fs.writeFileSync(other, "notes")
@@ -100,7 +100,7 @@ describe("heddle in a script", () => {
     assert.deepStrictEqual(fs.readdirSync(folder).filter((name) => /^(typo|notes)/.test(name)), ["notes.txt"])
   })
 
-  it("O-34: knows help and version", async () => {
+  it("O-34: heddle prints its help and its version", async () => {
     const [help, flag] = await Promise.all([run("help"), run("--help")])
     assert.deepStrictEqual([help.code, help.stdout], [0, flag.stdout])
     assert.include(help.stdout, "sessions")

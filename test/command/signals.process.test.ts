@@ -34,7 +34,7 @@ const serving = async (environment: Readonly<Record<string, string>>, ...args: R
 }
 
 describe("heddle sessions, while heddle serve runs a session", () => {
-  it("W-22: shows the call and the claim, and stops the run from another process with a report", async () => {
+  it("W-22: heddle sessions shows the call and the claim, and stops the run from another process with a report", async () => {
     const store = ["--store", path.join(folder, "s.db")]
     const { child, command } = await serving({ HELD: holding() }, ...store)
     const shown = await run("sessions", held, "show", "s1", ...store)
@@ -57,7 +57,7 @@ describe("heddle sessions, while heddle serve runs a session", () => {
     assert.strictEqual((await command.ended).code, 0)
   })
 
-  it("W-22: takes the claim away from a process, which stops what it runs", async () => {
+  it("W-22: heddle sessions revokes a process's claim, and the process stops its run", async () => {
     const store = ["--store", path.join(folder, "revoked.db")]
     const { child, command } = await serving({ HELD: holding() }, ...store)
     assert.strictEqual((await run("sessions", held, "revoke", "s1", ...store)).stdout, "the claim is revoked\n")
@@ -70,7 +70,7 @@ describe("heddle sessions, while heddle serve runs a session", () => {
 })
 
 describe("Ctrl-C in heddle", { concurrent: true }, () => {
-  it("W-24: in call the first one stops softly, and nothing that a tool started is alive", async () => {
+  it("W-24: in call the first Ctrl-C stops softly, and no process started by a tool stays alive", async () => {
     const command = start(["call", held, "Work"], { HELD: holding() })
     const child = await childOf(command)
     assert.isTrue(isAlive(child))
@@ -81,7 +81,7 @@ describe("Ctrl-C in heddle", { concurrent: true }, () => {
     assert.isFalse(isAlive(child))
   })
 
-  it("W-24: in call the second one interrupts and waits, the third one ends the process", async () => {
+  it("W-24: in call the second Ctrl-C interrupts and waits, and the third ends the process", async () => {
     const file = holding()
     const command = start(["call", held, "Work"], { HELD: file, STUBBORN: "1" })
     const child = await childOf(command)
@@ -97,7 +97,7 @@ describe("Ctrl-C in heddle", { concurrent: true }, () => {
     process.kill(child, "SIGKILL")
   })
 
-  it("W-24: in call the second one waits until what a tool started has ended", async () => {
+  it("W-24: in call the second Ctrl-C waits until a tool's work has ended", async () => {
     const file = holding()
     const command = start(["call", held, "Work"], { HELD: file, STUBBORN: "1" })
     const child = await childOf(command)
@@ -111,7 +111,7 @@ describe("Ctrl-C in heddle", { concurrent: true }, () => {
     assert.isFalse(isAlive(child))
   })
 
-  it("W-24: in serve the first one lets calls end, and exits with 0", async () => {
+  it("W-24: in serve the first Ctrl-C lets calls end, and exits with 0", async () => {
     const file = holding()
     const { child, command } = await serving({ HELD: file })
     command.child.kill("SIGINT")
@@ -122,7 +122,7 @@ describe("Ctrl-C in heddle", { concurrent: true }, () => {
     assert.isFalse(isAlive(child))
   })
 
-  it("W-24: in serve the second one interrupts calls and waits for them", async () => {
+  it("W-24: in serve the second Ctrl-C interrupts calls and waits for them", async () => {
     const { child, command } = await serving({ HELD: holding() })
     command.child.kill("SIGINT")
     await command.wrote(/stopping/)
@@ -133,7 +133,7 @@ describe("Ctrl-C in heddle", { concurrent: true }, () => {
     assert.isFalse(isAlive(child))
   })
 
-  it("W-24: in serve the third one ends the process", async () => {
+  it("W-24: in serve the third Ctrl-C ends the process", async () => {
     const { child, command } = await serving({ HELD: holding(), STUBBORN: "1" })
     command.child.kill("SIGINT")
     await command.wrote(/stopping/)

@@ -17,7 +17,7 @@ const shown = (events: ReadonlyArray<Event.PublicEvent>) => {
 }
 
 describe("calls of another process", () => {
-  it("O-34: are named by what is known of them", () => {
+  it("O-34: calls of another process are named by what the session knows of them", () => {
     const notes: Array<string> = []
     const view = new Terminal.View({ text: () => {}, note: (text) => void notes.push(text) })
     view.know([{ id: "c0", name: "order" }, { id: "c1", name: "pay" }])
@@ -54,7 +54,7 @@ const turns: Readonly<Record<string, Told>> = {
 }
 
 describe("turns in a terminal", () => {
-  it("W-19: each is shown as alone, with ids that return and runs inside calls", () => {
+  it("W-19: each turn is shown like the only turn, with repeated ids and inner runs", () => {
     for (const [name, second] of Object.entries(turns)) {
       const alone = shown(second)
       assert.include(alone.note, name)
@@ -69,7 +69,7 @@ describe("turns in a terminal", () => {
     }
   })
 
-  it("W-19: each note begins a line, also that of a run inside a call", () => {
+  it("W-19: each note begins a line, also a note of an inner run", () => {
     for (const [name, events] of Object.entries(turns)) {
       let written = ""
       const starts: Array<string> = []
@@ -92,7 +92,7 @@ describe("turns in a terminal", () => {
 })
 
 describe("a run in a terminal", () => {
-  it("W-19: the text is said once and alone on the standard output, calls and their runs beside it", () => {
+  it("W-19: a view writes the text once on the standard output, and calls and their runs as notes", () => {
     const { note, text } = shown([
       { _tag: "MessageStarted" },
       { _tag: "TextDelta", id: null, delta: "Hel" },

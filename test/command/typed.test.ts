@@ -153,9 +153,9 @@ const options = [
 const settledIn = (records: ReadonlyArray<Journal.Record>) =>
   of(records, "CallSettled").map(({ answer, by, id }) => ({ id, answer: { ...answer }, by }))
 
-describe("what is typed", () => {
+describe("typed answers in the journal", () => {
   for (const [row, [what, tool, keys, answer]] of verdicts.entries()) {
-    it.live(`W-19, W-22: is what the journal holds: ${what}, under each option`, () =>
+    it.live(`W-19, W-22: the journal holds what a person typed: ${what}, under each option`, () =>
       Effect.gen(function*() {
         // Two for each row, so that each is tried with each kind of question.
         for (const { agent, isJson, principal } of options.filter((_, place) => (row + place) % 2 === 0)) {
@@ -191,7 +191,7 @@ describe("what is typed", () => {
       }))
   }
 
-  it.live("W-19: is what the journal holds of each of several questions, in the order in which they are asked", () =>
+  it.live("W-19: the journal holds the typed answer to each of several questions, in the order of asking", () =>
     Effect.gen(function*() {
       const file = path.join(folder, `${++count}.db`)
       const module = moduleOf(
@@ -214,7 +214,7 @@ describe("what is typed", () => {
     [">\nit was paid\n", { _tag: "Denied", reason: "it was paid" }]
   ]
   for (const [keys, answer] of unknown) {
-    it.live(`W-22: is what the journal holds of a call whose effect is not known: ${JSON.stringify(answer)}`, () =>
+    it.live(`W-22: the journal holds the typed answer about a call with unknown effect: ${JSON.stringify(answer)}`, () =>
       Effect.gen(function*() {
         const file = path.join(folder, `${++count}.db`)
         const definition = definitionOf([["pay", { amount: 3 }]])
@@ -272,7 +272,7 @@ describe("heddle sessions", () => {
   const actions = ["list", "show", "recover", "stop", "revoke", "delete"]
 
   for (const action of actions) {
-    it.live(`W-22: ${action} acts on the session of the named principal only, and takes each option or refuses it`, () =>
+    it.live(`W-22: ${action} acts only on the session of the named principal, and takes or refuses each option`, () =>
       Effect.gen(function*() {
         for (const principal of [undefined, "ann"]) {
           for (const isJson of [false, true]) {
@@ -309,7 +309,7 @@ describe("heddle sessions", () => {
       }))
   }
 
-  it.live("W-22: recover tries the run of the named principal's session again, by its agent, under each option", () =>
+  it.live("W-22: recover retries the run of the named principal's session, with its agent, under each option", () =>
     Effect.gen(function*() {
       for (const { agent, isJson, principal } of options) {
         const file = path.join(folder, `${++count}.db`)
@@ -334,7 +334,7 @@ describe("heddle sessions", () => {
       }
     }))
 
-  it.live("W-22: the stop of a run that is open says who asked for it", () =>
+  it.live("W-22: the stop of an open run says who requested it", () =>
     Effect.gen(function*() {
       for (const principal of ["local", "ann"]) {
         for (const isJson of [false, true]) {
@@ -372,7 +372,7 @@ describe("an invocation without its module", () => {
     [["sessions", "delete", "--json", "s1"], "heddle sessions MODULE ACTION --store FILE"]
   ]
 
-  it.live("W-22: says that the module is missing, what it is and where it stands", () =>
+  it.live("W-22: heddle says that the module is missing, what a module is and where it belongs", () =>
     Effect.gen(function*() {
       for (const [args, usage] of missing) {
         const { code, err } = yield* command(args)
@@ -385,7 +385,7 @@ describe("an invocation without its module", () => {
       assert.match(wrong.err, /^heddle: .*"lst".*"list" \| "show".*\n$/)
     }))
 
-  it.live("W-22: the help of sessions says that the store has to exist, and that of the others that it is created", () =>
+  it.live("W-22: the help of sessions says that the store must exist, and the help of call and serve that it is created", () =>
     Effect.gen(function*() {
       const store = /--store string +(.*)/
       assert.match(
