@@ -160,11 +160,11 @@ const cases: Readonly<Record<string, Case>> = {
   }
 }
 
-describe("kill -9", { concurrent: true, timeout: limit }, () => {
+describe("the agent after SIGKILL", { concurrent: true, timeout: limit }, () => {
   layer(Layer.provideMerge(Uninterrupted.layer, Agent.services), { excludeTestServices: true })((it) => {
     for (const [where, { early, found, killedAtRequest, options, plan }] of Object.entries(cases)) {
       it.effect(
-        `D-03: killed ${where}, the next start says what it finds and ends as the uninterrupted one`,
+        `D-03: the start after a kill ${where} reports the cut run and ends like an uninterrupted run`,
         () =>
           Effect.gen(function*() {
             const { requests, root, said, start } = yield* setting(plan, killedAt(killedAtRequest))
@@ -183,7 +183,7 @@ describe("kill -9", { concurrent: true, timeout: limit }, () => {
     }
 
     it.effect(
-      "where the notes are too many to look through it asks, and the answer is the result",
+      "the agent asks about an interrupted note where the notes file is too large, and the reply becomes the tool answer",
       () =>
         Effect.gen(function*() {
           const { requests, root, said, start } = yield* setting([0, 1, 2])
@@ -208,7 +208,7 @@ describe("kill -9", { concurrent: true, timeout: limit }, () => {
         })
     )
 
-    it.effect("D-03: what is said to a run that was interrupted is said after it", () =>
+    it.effect("D-03: the message of the next start follows the end of the interrupted run", () =>
       Effect.gen(function*() {
         const plan = [0, 1, open(), 2, { pieces: [text("You are welcome.\n"), frame({}, "stop")] }]
         const { requests, start } = yield* setting(plan, killedAt(2))
@@ -220,7 +220,7 @@ describe("kill -9", { concurrent: true, timeout: limit }, () => {
       }))
 
     it.effect(
-      "D-10: while a start goes on with a session another one is refused, and after its kill is not",
+      "D-10: a start is refused while another process runs the session, and continues the session after a kill",
       () =>
         Effect.gen(function*() {
           const asked = yield* Deferred.make<() => void>()
@@ -241,7 +241,7 @@ describe("kill -9", { concurrent: true, timeout: limit }, () => {
         })
     )
 
-    it.effect("a run that was interrupted is abandoned where that is wanted", () =>
+    it.effect("--give-up abandons an interrupted run", () =>
       Effect.gen(function*() {
         const plan = [0, open(text("I read.\n")), { pieces: [text("Hello.\n"), frame({}, "stop")] }]
         const { requests, start } = yield* setting(plan)

@@ -21,7 +21,7 @@ const told = (question: string): string => {
 }
 
 const phrasings: Readonly<Record<string, Readonly<Record<string, ReadonlyArray<string>>>>> = {
-  "lines are counted, however it is put": {
+  "counts lines, in many phrasings": {
     "count README": [
       "How many lines has the README?",
       "how many lines does the readme have",
@@ -53,7 +53,7 @@ const phrasings: Readonly<Record<string, Readonly<Record<string, ReadonlyArray<s
       "How many lines does the repository have in total?"
     ]
   },
-  "a number that is no count of lines, or lines about something, are looked for": {
+  "searches for other numbers, and for lines about a subject": {
     "search lines mention tax": ["How many lines mention a tax?"],
     "search grace period": ["How long is the grace period?"],
     "search timeout": ["How long is the timeout?"],
@@ -61,7 +61,7 @@ const phrasings: Readonly<Record<string, Readonly<Record<string, ReadonlyArray<s
     "search code counts lines": ["Which code counts lines?"],
     "search too many requests lines": ["How many lines say \"too many requests\"?"]
   },
-  "what is named is opened or listed": {
+  "opens or lists a named file or folder": {
     "look README": [
       "Show me the readme",
       "What does the README say?",
@@ -84,7 +84,7 @@ const phrasings: Readonly<Record<string, Readonly<Record<string, ReadonlyArray<s
     "list": ["Which files are there?", "How many files are there?"],
     "Overview": ["What is this project about?", "Give me an overview of the repository", "Summarize this project"]
   },
-  "what is not named but described is looked for": {
+  "searches for a described thing": {
     "search tax rate defined": ["Where is the tax rate defined?"],
     "search files mention tax": ["Which files mention a tax?"],
     "search adapter": ["What does the adapter do?", "And the adapter?"],
@@ -93,7 +93,7 @@ const phrasings: Readonly<Record<string, Readonly<Record<string, ReadonlyArray<s
     "search src/main.ts docs/": ["What is in src/main.ts and docs/?"],
     "search license checked": ["Where is the license checked?"]
   },
-  "a note is kept when it is asked for, and a question about one is a question": {
+  "keeps a note on request, and searches for a question about a note": {
     "note buy bread": [
       "note: buy bread",
       "Please note that buy bread",
@@ -112,12 +112,12 @@ const phrasings: Readonly<Record<string, Readonly<Record<string, ReadonlyArray<s
       "Where is the tax rate defined? Please write that down."
     ]
   },
-  "a question without a word of its own is unclear": { "Unclear": ["", "What is this?", "?!"] }
+  "finds a question without a search word unclear": { "Unclear": ["", "What is this?", "?!"] }
 }
 
-describe("Intent", () => {
+describe("the intent of a question", () => {
   for (const [sentence, expected] of Object.entries(phrasings)) {
-    it(`main job: ${sentence}`, () => {
+    it(`main job: the embedded model ${sentence}`, () => {
       for (const [intent, questions] of Object.entries(expected)) {
         for (const question of questions) assert.strictEqual(told(question), intent, question)
       }

@@ -35,7 +35,7 @@ const assertStopped = (ended: Ended) => {
 
 describe("Ctrl-C", { concurrent: true, timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
-    it.effect("main job, U-4, law 3: it stops the reads that have started early, the note never starts, the model is left", () =>
+    it.effect("main job, U-4, law 3: Ctrl-C stops early reads, closes the model request, and the note never starts", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* large
@@ -71,7 +71,7 @@ describe("Ctrl-C", { concurrent: true, timeout: limit }, () => {
         )
       }))
 
-    it.effect("main job, U-4: the embedded model is left and stopped, too", () =>
+    it.effect("main job, U-4: Ctrl-C also stops a run of the embedded model", () =>
       Effect.gen(function*() {
         const root = yield* large
         const ended = yield* agent(["Where is the particular lamp?", "--dir", root], { interruptAt: [/▸ search_text/] })
@@ -82,7 +82,7 @@ describe("Ctrl-C", { concurrent: true, timeout: limit }, () => {
         assert.match(ended.stdout, /\nNot kept: search_text \(stopped after .+\)/)
       }))
 
-    it.effect("main job, U-4: a note that waits at the barrier is not begun", () =>
+    it.effect("main job, U-4: after Ctrl-C a note that waits at the barrier never starts", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* large
@@ -103,7 +103,7 @@ describe("Ctrl-C", { concurrent: true, timeout: limit }, () => {
         assert.match(ended.stdout, /Not kept: search_text \(stopped after .+\) and write_note \(never started\)\.\n$/)
       }))
 
-    it.effect("main job, U-4: a note that was written stays whole, and the text so far is kept", () =>
+    it.effect("main job, U-4: after Ctrl-C a written note stays whole, and the text so far is kept", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({})
@@ -123,7 +123,7 @@ describe("Ctrl-C", { concurrent: true, timeout: limit }, () => {
         assert.match(ended.stdout, /\nKept: what was said and the answer of write_note\.\n$/)
       }))
 
-    it.effect("main job: before anything can be kept, it ends at once", () =>
+    it.effect("main job: Ctrl-C before the first reply ends the agent", () =>
       Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ pieces: [], ending: "open" }))
         const root = yield* Agent.folder({})
@@ -134,7 +134,7 @@ describe("Ctrl-C", { concurrent: true, timeout: limit }, () => {
         assertStopped(ended)
       }))
 
-    it.effect("main job, W-24, law 11: the third time it ends what does not let itself be stopped", () =>
+    it.effect("main job, W-24, law 11: the third Ctrl-C ends a program that refuses to stop", () =>
       Effect.gen(function*() {
         const ended = yield* agent([], { program: stubborn, interruptAt: [/begun/, /asked/, /interrupted/] })
         assert.deepStrictEqual([ended.code, ended.signal, ended.stdout], [130, null, "begun\nasked\ninterrupted\n"])

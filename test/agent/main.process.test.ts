@@ -14,9 +14,9 @@ const assertRefused = (ended: Ended, line: RegExp) => {
   assert.match(ended.stderr, /^agent: [^\n]+\n$/)
 }
 
-describe("Main job", { concurrent: true, timeout: limit }, () => {
+describe("the agent as a process", { concurrent: true, timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
-    it.effect("main job: without a folder it looks in this repository, without a question it takes its own", () =>
+    it.effect("main job: the agent takes this repository without --dir, and its own question without a question", () =>
       Effect.gen(function*() {
         const ended = yield* agent([])
         assert.deepStrictEqual([ended.code, ended.stderr], [0, ""])
@@ -26,7 +26,7 @@ describe("Main job", { concurrent: true, timeout: limit }, () => {
         assert.match(text.split("\n")[Number(line) - 1] ?? "", /timeout/i)
       }))
 
-    it.effect("main job: reads start before the reply has ended, and the picture marks them", () =>
+    it.effect("main job: reads start before the reply has ended, and the picture marks these reads", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ ...Agent.shop, "test/tax.test.ts": "expect(taxRate).toBe(0.2)\n" })
         const ended = yield* agent(["Where is the tax rate defined?", "--dir", root, "--notes", "kept"])
@@ -41,7 +41,7 @@ describe("Main job", { concurrent: true, timeout: limit }, () => {
         assert.match(yield* fs.readFileString(`${root}/kept/notes.md`), /^- "Where is the tax rate defined\?": .*:1\n$/)
       }))
 
-    it.effect("main job: what cannot be used is refused in one line, before anything is asked", () =>
+    it.effect("main job: the agent refuses unusable flags and settings in one line", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "a\n" })
         assertRefused(yield* agent(["x", "--dir", `${root}/none`]), /none: there is no such file or folder/)
@@ -53,7 +53,7 @@ describe("Main job", { concurrent: true, timeout: limit }, () => {
         assertRefused(wrong, /OPENAI_BASE_URL: it is no address that starts with http/)
       }))
 
-    it.effect("main job: an unreadable file is named in one line, and the exit code is not zero", () =>
+    it.effect("main job: the agent names an unreadable file in one line, and exits with code 1", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({ "a.txt": "a\n" })
@@ -63,7 +63,7 @@ describe("Main job", { concurrent: true, timeout: limit }, () => {
         assert.include(ended.stdout, "I could not count")
       }))
 
-    it.effect("main job: a server that cannot be reached, or has no such model, is one line", () =>
+    it.effect("main job: the agent reports an unreachable server and an unknown model in one line, without the key", () =>
       Effect.gen(function*() {
         const url = `${yield* Server.unreachable}/v1`
         const environment = { OPENAI_API_KEY: "sk-secret", OPENAI_BASE_URL: url }
@@ -84,7 +84,7 @@ describe("Main job", { concurrent: true, timeout: limit }, () => {
         assert.notInclude(unknown.stderr + unknown.stdout, "sk-secret")
       }))
 
-    it.effect("main job: a question back is shown as the outcome where there is no terminal", () =>
+    it.effect("main job: without a terminal the agent shows a question to the user as the outcome", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({})
         const ended = yield* agent(["What is this?", "--dir", root])

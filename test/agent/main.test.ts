@@ -6,9 +6,9 @@ import * as Agent from "../support/agent.ts"
 import { agent } from "../support/process.ts"
 import { limit } from "../support/until.ts"
 
-describe("Main job", { timeout: limit }, () => {
+describe("the agent as a process", { timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
-    it.effect("main job: a question about a folder is answered with a correct path:line", () =>
+    it.effect("main job: the agent answers a question about a folder with a correct path:line", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({
           "docs/history.md": "The lighthouse was built long ago.\n",

@@ -50,9 +50,9 @@ const names = (reply: Conversation.Reply | undefined) =>
 
 const { shop } = Agent
 
-describe("Embedded model", () => {
+describe("the embedded model", () => {
   layer(Agent.services)((it) => {
-    it.effect("main job: it searches and lists at once, reads the best hits, and answers with quotes and path:line", () =>
+    it.effect("main job: the embedded model searches and lists at once, reads the best hits, and answers with quotes and path:line", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const { text, turns } = yield* ask(root, "Where is the tax rate defined?")
@@ -88,7 +88,7 @@ describe("Embedded model", () => {
         assert.notInclude(text, "billing")
       }))
 
-    it.effect("main job: every path:line that it names contains the quoted text", () =>
+    it.effect("main job: every path:line in an answer contains the quoted text", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder(shop)
@@ -106,7 +106,7 @@ describe("Embedded model", () => {
         }
       }))
 
-    it.effect("main job: a missing word or file is reported as missing", () =>
+    it.effect("main job: an answer names the words that the files do not contain", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const nothing = yield* ask(root, "Where are submarines repaired?")
@@ -118,7 +118,7 @@ describe("Embedded model", () => {
         assert.strictEqual(none.text, "I found nothing about \"tax\" and \"rate\" in 0 files.")
       }))
 
-    it.effect("main job: numbers, lists, files and overviews are looked up, not searched", () =>
+    it.effect("main job: the embedded model looks up line counts, lists, files and overviews", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const said = (question: string) => Effect.map(ask(root, question), ({ text }) => text)
@@ -141,7 +141,7 @@ describe("Embedded model", () => {
         assert.match(yield* said("How many lines has missing.ts?"), /^There is no file missing\.ts/)
       }))
 
-    it.effect("main job: a thing is found by the name that people use for it, and counted, opened or listed", () =>
+    it.effect("main job: the embedded model finds a file or folder by its usual name, and counts, opens or lists it", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ ...shop, "docs/readme.txt": "deep\n", "Changelog.md": "one\ntwo\n" })
         const told = (question: string) =>
@@ -166,7 +166,7 @@ describe("Embedded model", () => {
         assert.match((yield* told("What is in the src folder?"))[1], /^3 files \(src\):\n- src\/billing\.ts\n/)
       }))
 
-    it.effect("main job: a name of no file is searched as a word", () =>
+    it.effect("main job: the embedded model searches for a name that no file has", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         for (const question of ["How many lines have sailors?", "Show me the sailors"]) {
@@ -176,7 +176,7 @@ describe("Embedded model", () => {
         }
       }))
 
-    it.effect("main job: the tests are searched concurrently with the reads, and listed apart from the rest", () =>
+    it.effect("main job: the embedded model searches the tests beside its reads, and lists their hits apart", () =>
       Effect.gen(function*() {
         const tests = Object.fromEntries(
           ["a", "b", "c", "d", "e", "f"].map((name) => [`test/${name}.test.ts`, `expect(taxRate).toBe("${name}")\n`])
@@ -196,7 +196,7 @@ describe("Embedded model", () => {
         assert.match(text, /\n\nIn the tests\n- test\/e\.test\.ts:1 {2}expect\(taxRate\)\.toBe\("e"\)\n- test\/f/)
       }))
 
-    it.effect("main job: a note that it may not keep is left out, and one that fails is reported", () =>
+    it.effect("main job: the embedded model makes no note without write_note, and reports a failed note", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const tools = offered.filter((name) => name !== "write_note")
@@ -210,7 +210,7 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: a heading is quoted with the lines below it", () =>
+    it.effect("main job: an answer quotes a heading with the lines below the heading", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.md": "# Tides\n\nHigh at noon.\nLow at six.\n\nMore.\n" })
         const { text } = yield* ask(root, "When are the tides?")
@@ -220,7 +220,7 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: it keeps a note where the user has a place for it, and finds it again", () =>
+    it.effect("main job: the embedded model writes a note only into a named folder, and finds the note again", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const asked = "Remember that the lighthouse keeper is called Ada"
@@ -236,7 +236,7 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: a note of what was found does not answer the question that it was made for", () =>
+    it.effect("main job: a note about an answer does not change the next answer to the same question", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder(shop)
@@ -252,7 +252,7 @@ describe("Embedded model", () => {
         )
       }))
 
-    it.effect("main job: a question without a search word is answered by a question, and the reply answers that", () =>
+    it.effect("main job: the embedded model asks for a search word where a question has none, and searches for the reply", () =>
       Effect.gen(function*() {
         const first = Reply.reply({ messages: [user("What is this?")], tools: offered })
         assert.deepStrictEqual(names(first), ["ask_user"])
@@ -273,7 +273,7 @@ describe("Embedded model", () => {
         assert.match(Conversation.textOf(second), /"lamps"/)
       }))
 
-    it.effect("main job: a failed call is reported, not hidden", () =>
+    it.effect("main job: an answer reports a failed call", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder(shop)
@@ -284,7 +284,7 @@ describe("Embedded model", () => {
         assert.match(outside.text, /cannot read \.\.\/x\.ts: it is outside of the folder/)
       }))
 
-    it.effect("main job: without the tools it needs it reports them and calls nothing", () =>
+    it.effect("main job: the embedded model names a tool that it needs and lacks, and calls nothing", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const { text, turns } = yield* ask(root, "Where is the tax rate?", { tools: ["list_files"] })
@@ -292,7 +292,7 @@ describe("Embedded model", () => {
         assert.match(text, /I would need search_text to answer/)
       }))
 
-    it.effect("main job: answers that are no JSON, or of another form, break nothing", () =>
+    it.effect("main job: the embedded model replies also to tool answers that are not JSON or have another form", () =>
       Effect.sync(() => {
         for (
           const content of ["", "<cut>", "[]", "null", "{\"matches\":3}", "{\"matches\":[null,{}]}", "{\"error\":5}"]

@@ -34,9 +34,9 @@ const halting = (begun: Latch.Latch, goOn: Latch.Latch) =>
       }))
   )
 
-describe("Notes", () => {
+describe("the notes of the agent", () => {
   layer(Agent.services)((it) => {
-    it.effect("main job: without a folder that the user has named, a note is planned and nothing is written", () =>
+    it.effect("main job: write_note writes nothing without a folder named by the user, and returns the planned note", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "a\n" })
         for (const notes of [undefined, "", "  "]) {
@@ -49,7 +49,7 @@ describe("Notes", () => {
         assert.deepStrictEqual(yield* filesIn(root), ["a.txt"])
       }))
 
-    it.effect("main job: notes are kept line by line in the folder that is named, and nothing else is", () =>
+    it.effect("main job: write_note writes each note once, as one line of notes.md in the named folder, and nothing else", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({ "a.txt": "a\n" })
@@ -77,7 +77,7 @@ describe("Notes", () => {
         assert.deepStrictEqual(yield* filesIn(root), ["notes.md"])
       }))
 
-    it.effect("main job: a folder elsewhere is used when the user names it", () =>
+    it.effect("main job: write_note writes into a folder outside the workspace when the user names it", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({})
@@ -87,7 +87,7 @@ describe("Notes", () => {
         assert.deepStrictEqual(yield* filesIn(root), [])
       }))
 
-    it.effect("main job: no link leads a note out of the folder, or into another file", () =>
+    it.effect("main job: no link leads a note out of the folder or into another file", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const outside = yield* Agent.folder({ "notes.md": "mine\n" })
@@ -116,7 +116,7 @@ describe("Notes", () => {
         assert.strictEqual(yield* fs.readFileString(`${outside}/notes.md`), "mine\n")
       }))
 
-    it.effect("main job: what the system refuses to write is named as such", () =>
+    it.effect("main job: a note that the system refuses to write is reported as an unwritable file", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "a\n" })
         const { answers, events } = yield* Agent.run(root, [note("x")], "a.txt/kept")
@@ -127,7 +127,7 @@ describe("Notes", () => {
         ])
       }))
 
-    it.effect("main job: what interrupts a note that is being written waits until it is whole", () =>
+    it.effect("main job: an interruption waits until a started note is written whole", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({})
@@ -147,7 +147,7 @@ describe("Notes", () => {
         assert.strictEqual(yield* fs.readFileString(`${root}/kept/notes.md`), "- a whole line\n")
       }))
 
-    it.effect("R-398: a soft stop lets a note that has begun finish, and starts no other", () =>
+    it.effect("R-398: a soft stop lets a started note finish, and starts no other note", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({})

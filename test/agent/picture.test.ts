@@ -99,8 +99,8 @@ const early = [
 const ranIn = (cells: ReadonlyArray<readonly [letter: string, style: string]> = []) =>
   cells.flatMap(([letter], index) => "█▓▒".includes(letter) ? [index] : [])
 
-describe("Picture", () => {
-  it.effect("main job: reads start inside the reply, and the note waits for it and for them, alone", () =>
+describe("the picture of a run", () => {
+  it.effect("main job: the picture shows reads inside the reply, and a note that waits for the reply and the reads", () =>
     Effect.gen(function*() {
       const run = yield* record([early, answer])
       assert.deepStrictEqual(drawn(run), [
@@ -124,7 +124,7 @@ describe("Picture", () => {
       ])
     }))
 
-  it.effect("main job: calls that start after the reply are drawn behind its end, and a barrier holds back later calls", () =>
+  it.effect("main job: the picture shows calls started after the reply behind its end, and a call held back by a barrier", () =>
     Effect.gen(function*() {
       const late = tools.map((tool) => ({ ...tool, readOnly: false }))
       const script = [
@@ -142,7 +142,7 @@ describe("Picture", () => {
       ])
     }))
 
-  it.effect("main job: calls that started just before and just after the end of a long reply are distinguished", () =>
+  it.effect("main job: the picture distinguishes calls started just before and just after the end of a long reply", () =>
     Effect.gen(function*() {
       const last = [
         call("a", "read_file", 1),
@@ -160,7 +160,7 @@ describe("Picture", () => {
       ])
     }))
 
-  it.effect("main job: a soft stop shows the stopped calls, and those that never started", () =>
+  it.effect("main job: the picture of a soft stop shows stopped calls, and calls that never started", () =>
     Effect.gen(function*() {
       const run = yield* record([early, answer], { stopAt: 800 })
       assert.deepStrictEqual(drawn(run), [
@@ -181,7 +181,7 @@ describe("Picture", () => {
       assert.match(Picture.caption(run, null, "token", Paint.none), /^Stopped · 1 turn · 4 calls · 800 ms$/)
     }))
 
-  it.effect("main job: a reply that was cut short is marked, and so are the reads that it had started", () =>
+  it.effect("main job: the picture marks a reply that a stop cut short, and the stopped reads of this reply", () =>
     Effect.gen(function*() {
       const run = yield* record([early, answer], { stopAt: 400 })
       const [, model, search, read] = drawn(run)
@@ -196,7 +196,7 @@ describe("Picture", () => {
       assert.deepStrictEqual(Kept.ofStopped(first), ["Nothing had come by then."])
     }))
 
-  it.effect("main job: a note that had begun finishes, and is kept", () =>
+  it.effect("main job: a note that started before a soft stop finishes, and is listed as kept", () =>
     Effect.gen(function*() {
       const run = yield* record([early, answer], { stopAt: 1200 })
       assert.match(drawn(run)[5] ?? "", /^ {2}‖✓ write_note .* 200 ms$/)
@@ -205,7 +205,7 @@ describe("Picture", () => {
       ])
     }))
 
-  it.effect("main job, law 11: a call that refuses to stop is shown up to where it was left behind", () =>
+  it.effect("main job, law 11: the picture shows a call that refuses to stop until the run abandons the call", () =>
     Effect.gen(function*() {
       const deaf = Tool.make("count_lines", {
         readOnly: true,
@@ -218,7 +218,7 @@ describe("Picture", () => {
       assert.include(Kept.ofStopped(run).at(-1), "count_lines (refused to stop, left behind after 1.20 s)")
     }))
 
-  it.effect("main job: a run that is left shows everything up to then, and keeps nothing", () =>
+  it.effect("main job: the picture of an interrupted run shows its calls until the interruption, and lists nothing as kept", () =>
     Effect.gen(function*() {
       const run = yield* record([early, answer], { leftAt: 800 })
       assert.match(drawn(run)[4] ?? "", /^ {2}»■ count_lines +▒+ +300 ms$/)
@@ -227,7 +227,7 @@ describe("Picture", () => {
       assert.match(Picture.caption(run, null, "token", Paint.none), /^Stopped at once · /)
     }))
 
-  it.effect("main job: a failed call and a broken reply are marked as failed", () =>
+  it.effect("main job: the picture marks a failed call and a broken reply as failed", () =>
     Effect.gen(function*() {
       const failing = Tool.make("read_file", { parameters: {}, readOnly: true, handler: () => Effect.fail("no") })
       const broken = [call("a", "read_file", 0), Script.delay(50), Script.streamError("network_error")]
@@ -271,19 +271,19 @@ describe("Picture", () => {
     })
 
   it.effect.each<readonly [what: string, calls: Calls]>([
-    ["two that run alone, one after the other, where there is no time left", [
+    ["two notes without duration", [
       { gap: 0, name: "write_note", millis: 0 },
       { gap: 268, name: "write_note", millis: 0 }
     ]],
-    ["what runs alone between others, where there is no time left", [
+    ["a note, a read and a note without duration", [
       { gap: 300, name: "write_note", millis: 0 },
       { gap: 0, name: "read_file", millis: 0 },
       { gap: 0, name: "write_note", millis: 0 }
     ]]
-  ])("main job: %s, are apart in the picture as well", ([, calls]) => isTrue(calls))
+  ])("main job: exclusive calls occupy separate cells of the picture: %s", ([, calls]) => isTrue(calls))
 
   it.effect.prop(
-    "main job: the picture agrees with the times, at any width",
+    "main job: the picture agrees with the recorded times, and fits any width",
     [calls],
     ([calls]) => isTrue(calls),
     { arbitrary: { runs: 200 } }

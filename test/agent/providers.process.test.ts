@@ -164,11 +164,11 @@ const assertAsked = (protocol: Protocol, { requests }: Server.Server) => {
   assert.deepStrictEqual(protocol.answer(requests[1]?.body), protocol.answered)
 }
 
-describe("Providers", { concurrent: true, timeout: limit }, () => {
+describe("providers of the agent", { concurrent: true, timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
     for (const protocol of named) {
       const { provider } = protocol
-      it.effect(`main job: ${provider}: its key picks its protocol, and the agent answers through it`, () =>
+      it.effect(`main job: the key of ${provider} selects its protocol, and the agent answers through it`, () =>
         Effect.gen(function*() {
           const root = yield* Agent.folder({ "a.txt": "alpha\n" })
           const server = yield* serveTurns(protocol)
@@ -182,7 +182,7 @@ describe("Providers", { concurrent: true, timeout: limit }, () => {
           assertAsked(protocol, server)
         }))
 
-      it.effect(`main job: ${provider}: a key that is refused is named by its variable, and not shown`, () =>
+      it.effect(`main job: the agent names the variable of a key that ${provider} refuses, and does not show the key`, () =>
         Effect.gen(function*() {
           const root = yield* Agent.folder({})
           const { body, status } = protocol.refusal
@@ -202,7 +202,7 @@ describe("Providers", { concurrent: true, timeout: limit }, () => {
         }))
     }
 
-    it.effect("main job: of several providers with keys the one is asked that --provider names, for the model that --model names", () =>
+    it.effect("main job: --provider and --model select the provider and its model among several providers with keys", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "alpha\n" })
         const servers = yield* Effect.forEach(named, serveTurns)
@@ -214,7 +214,7 @@ describe("Providers", { concurrent: true, timeout: limit }, () => {
         assert.strictEqual(servers[1]?.requests[0]?.body.model, "other-model")
       }))
 
-    it.effect("main job: --provider embedded makes no request, whatever keys there are", () =>
+    it.effect("main job: with --provider embedded the agent makes no request although a key is set", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "alpha\n" })
         const server = yield* serveTurns(chat)
@@ -226,7 +226,7 @@ describe("Providers", { concurrent: true, timeout: limit }, () => {
       }))
 
     for (const [provider, protocol] of Object.entries(own)) {
-      it.effect(`main job: ${provider}: a key alone picks its own servers, in the protocol that they speak`, () =>
+      it.effect(`main job: a key of ${provider} alone selects its own servers and their protocol`, () =>
         Effect.gen(function*() {
           const root = yield* Agent.folder({ "a.txt": "alpha\n" })
           const server = yield* serveTurns(protocol)

@@ -13,8 +13,8 @@ const find = (question: string, files: Readonly<Record<string, string>>, limit =
 }
 const places = (matches: ReadonlyArray<Search.Match>) => matches.map((match) => `${match.path}:${match.line}`)
 
-describe("Search", () => {
-  it("main job: the line with all of the words comes before lines with some of them", () => {
+describe("the search of the agent", () => {
+  it("main job: a line with all words ranks before lines with some of the words", () => {
     const found = find("Where is the tax rate defined?", {
       "a.ts": "const rate = 1\nconst tax = 2\n",
       "b.ts": "// nothing\nexport const taxRate = 0.2\n",
@@ -25,7 +25,7 @@ describe("Search", () => {
     assert.strictEqual(found[0]?.text, "export const taxRate = 0.2")
   })
 
-  it("main job: words close to each other count more than words far apart", () => {
+  it("main job: words close to each other rank before words far apart", () => {
     const gap = "\n".repeat(40)
     const found = find("retry delay", {
       "far.ts": `let retry = 1${gap}let delay = 2\n`,
@@ -34,13 +34,13 @@ describe("Search", () => {
     assert.match(places(found)[0] ?? "", /^near\.ts/)
   })
 
-  it("main job: a rare word decides, a common one does not", () => {
+  it("main job: a line with a rare word ranks before lines with a common word", () => {
     const common = Object.fromEntries(Array.from({ length: 8 }, (_, index) => [`f${index}.ts`, "tool tool tool\n"]))
     const found = find("tool lighthouse", { ...common, "z.ts": "\n\nthe lighthouse\n" })
     assert.strictEqual(places(found)[0], "z.ts:3")
   })
 
-  it("main job: source comes before documents, tests and settings, unless they are asked for", () => {
+  it("main job: source ranks before documents, tests and settings, unless the question asks for tests", () => {
     const line = "the anchor chain\n"
     const files = { "package.json": line, "README.md": line, "src/x.ts": line, "test/x.test.ts": line }
     const order = (question: string) => places(find(question, files)).map((place) => place.split(":")[0])
@@ -52,7 +52,7 @@ describe("Search", () => {
     )
   })
 
-  it("main job: a line that only repeats the question is no answer to it", () => {
+  it("main job: a search leaves out lines that only repeat the question", () => {
     const question = "Where are whale songs recorded?"
     const found = find(question, {
       "run.sh": `npm start -- "${question}"\n`,
@@ -62,7 +62,7 @@ describe("Search", () => {
     assert.deepStrictEqual(places(found), ["song.ts:1"])
   })
 
-  it("main job: an import names a thing, a declaration is the thing", () => {
+  it("main job: a declaration ranks before a use, and a use before an import", () => {
     const found = find("lantern", {
       "a.ts": "import { lantern } from \"./b.ts\"\n",
       "b.ts": "x(lantern)\n\n\n\n\n\n\n\n\n\n\n\nexport const lantern = 1\n"
@@ -70,7 +70,7 @@ describe("Search", () => {
     assert.deepStrictEqual(places(found), ["b.ts:13", "b.ts:1", "a.ts:1"])
   })
 
-  it("main job: results are bounded: three of a file, and no more than asked for, with long lines cut", () => {
+  it("main job: a search returns at most three results of a file, at most the limit in total, and cuts long lines", () => {
     const long = `${"x".repeat(500)} buoy`
     const files = Object.fromEntries(
       Array.from({ length: 20 }, (_, index) => [`f${index}.ts`, `buoy${"\n".repeat(30)}`.repeat(10) + long])
@@ -83,13 +83,13 @@ describe("Search", () => {
     assert.isTrue(find("buoy", { "long.ts": long }).every((match) => match.text.length < 250))
   })
 
-  it("main job: the order does not depend on the order of the files", () => {
+  it("main job: the order of results does not depend on the order of the files", () => {
     const files = { "b.ts": "cargo\nhold\n", "a.ts": "cargo\nhold\n", "c.ts": "cargo hold\n" }
     const reversed = Object.fromEntries(Object.entries(files).toReversed())
     assert.deepStrictEqual(find("cargo hold", files), find("cargo hold", reversed))
   })
 
-  it("main job: lines are counted as editors count them", () => {
+  it("main job: a line ends at LF or CRLF, and a final line break starts no further line", () => {
     assert.deepStrictEqual(Search.linesOf("a\nb\n"), ["a", "b"])
     assert.deepStrictEqual(Search.linesOf("a\r\nb"), ["a", "b"])
     assert.deepStrictEqual(Search.linesOf("\n\n"), ["", ""])

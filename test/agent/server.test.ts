@@ -18,9 +18,9 @@ const adapter = Layer.unwrap(
   Effect.map(Server.Endpoint, ({ baseUrl }) => OpenAiChat.layer({ model: "embedded", baseUrl, retries: 0 }))
 ).pipe(Layer.provide(FetchHttpClient.layer), Layer.provideMerge(Server.layer({ pace: Effect.void })))
 
-describe("Embedded model over HTTP", () => {
+describe("the embedded model over HTTP", () => {
   layer(Layer.merge(adapter, Agent.services), { excludeTestServices: true })((it) => {
-    it.effect("main job: a whole run through the real adapter answers from the files", () =>
+    it.effect("main job: a whole run through the OpenAI Chat adapter answers from the files", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(shop)
         const events = yield* Chat.stream("Where is the tax rate defined?", { tools: Tools.all, system: "Be brief." })
@@ -139,9 +139,9 @@ const readInStep = (
     return heard
   })
 
-describe("Embedded model, piece by piece", () => {
+describe("the embedded model, piece by piece", () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
-    it.effect("main job, J-28, R-384: reads run and end inside the reply, beside each other, and the note comes last, alone", () =>
+    it.effect("main job, J-28, R-384: reads run concurrently and end inside the reply, and the note runs alone after the reply", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const root = yield* Agent.folder({ ...shop, "test/tax.test.ts": "expect(taxRate).toBe(0.2)\n" })

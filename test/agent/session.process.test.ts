@@ -11,9 +11,9 @@ import { agent } from "../support/process.ts"
 import * as Server from "../support/server.ts"
 import { limit } from "../support/until.ts"
 
-describe("Sessions of the agent", { timeout: limit }, () => {
+describe("sessions of the agent", { timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
-    it.effect("N-40: their folder is created for its owner alone; an existing one stays as it is", () =>
+    it.effect("N-40: the agent creates a session folder for its owner only, and leaves the mode of an existing folder", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const existing = yield* Agent.folder({})
@@ -30,7 +30,7 @@ describe("Sessions of the agent", { timeout: limit }, () => {
       }))
 
     it.effect(
-      "L-scenarios: a question of the first start is answered in the second, and the history continues",
+      "L-scenarios: a later start answers the question of the first start, and the history continues",
       () =>
         Effect.gen(function*() {
           const root = yield* Agent.folder(Agent.shop)
@@ -49,7 +49,7 @@ describe("Sessions of the agent", { timeout: limit }, () => {
     )
 
     it.effect(
-      "L-scenarios: after Ctrl-C the next start continues, and the model receives the earlier messages",
+      "L-scenarios: the start after Ctrl-C continues the session, and the model receives the earlier messages",
       () =>
         Effect.gen(function*() {
           const root = yield* Agent.folder({})
@@ -70,7 +70,7 @@ describe("Sessions of the agent", { timeout: limit }, () => {
     )
   })
 
-  it.effect("what cannot be a session's name, or has none, is refused", () =>
+  it.effect("the agent refuses an invalid session name and a session folder without a name, and has a default folder per platform", () =>
     Effect.gen(function*() {
       const machine = { platform: "linux", home: "/h", xdgDataHome: Option.none(), localAppData: Option.none() }
       const choose = (session?: string, sessions?: string) =>
@@ -95,12 +95,12 @@ describe("Sessions of the agent", { timeout: limit }, () => {
       )
     }))
 
-  it("a run that cannot be taken up names the way on in one line", () => {
+  it("a run that cannot be resumed is reported in one line with --give-up", () => {
     const error = new Session.ResumeError({ reason: "tool_missing", id: "s", detail: "there is no tool x" })
     assert.match(Failure.line(error, { _tag: "Embedded" }), /^session "s" cannot be resumed: .*--give-up/)
   })
 
-  it("a start that came too late reports the conflict in one line", () => {
+  it("a start that loses a race reports the conflict in one line", () => {
     const line = Failure.line(new Journal.SessionConflict({ id: "s", expected: 1, actual: 2 }), { _tag: "Embedded" })
     assert.match(line, /^session s: another start has gone on with it meanwhile.*start again/)
   })

@@ -138,16 +138,16 @@ const bad = { ...Message.tool("b", "{\"error\":\"cannot read x: \\\"x\\\" is gon
 
 const shown = (environment: Environment, flags: Flags) => JSON.stringify([environment, flags])
 
-describe("Settings", () => {
+describe("the settings of the agent", () => {
   for (const [environment, flags, choice] of chosen) {
-    it.effect(`main job: ${shown(environment, flags)} chooses ${choice}`, () =>
+    it.effect(`main job: the agent with ${shown(environment, flags)} chooses ${choice}`, () =>
       Effect.gen(function*() {
         assert.strictEqual(told(yield* choose(environment, flags)), choice)
       }))
   }
 
   for (const [environment, flags, message] of refused) {
-    it.effect(`main job: ${shown(environment, flags)} is refused: ${message}`, () =>
+    it.effect(`main job: the agent refuses ${shown(environment, flags)}: ${message}`, () =>
       Effect.gen(function*() {
         const error = yield* Effect.flip(choose(environment, flags))
         assert.instanceOf(error, Settings.BadSetting)
@@ -156,7 +156,7 @@ describe("Settings", () => {
       }))
   }
 
-  it.effect("main job: a key does not appear in the settings and the choice", () =>
+  it.effect("main job: the settings and the chosen model do not show a key", () =>
     Effect.gen(function*() {
       const environment = Object.fromEntries(Object.keys(all).map((name) => [name, "sk-secret"]))
       const provider = ConfigProvider.layer(ConfigProvider.fromUnknown(environment))
@@ -164,11 +164,11 @@ describe("Settings", () => {
       assertUnseen(["sk-secret"], watch(), ...Object.values(read).map(({ key }) => key), yield* choose(environment))
     }))
 
-  it("main job: an address is shown without what some servers want their key in", () => {
+  it("main job: the agent shows a server address without its query", () => {
     assert.strictEqual(Settings.address(server), "http://host/v1")
   })
 
-  it("main job: a provider's own address is recognized, in every region, and no other", () => {
+  it("main job: the agent recognizes the own addresses of a provider, also of a region, and no lookalikes", () => {
     for (const [name, { ownBaseUrl }] of Object.entries(Provider.providers)) {
       assert.isTrue(Provider.isName(name) && Provider.isOwn(name, ownBaseUrl))
     }
@@ -179,14 +179,14 @@ describe("Settings", () => {
   })
 })
 
-describe("Failure", () => {
+describe("failures of the agent", () => {
   const result = (outcome: Event.Outcome, steps: ReadonlyArray<Event.ChatResult["steps"][number]> = []) => ({
     outcome,
     steps,
     thread: Thread.empty
   })
 
-  it("main job: an answer, and a question to the user, are no failure", () => {
+  it("main job: a completed run and a question to the user are not failures", () => {
     const ask: Event.Outcome = { _tag: "AskUser", pendingQuestion: "?", pendingToolCallId: "a", askUserOpts: [] }
     assert.isUndefined(
       Failure.ofResult(result({ _tag: "Completed", finishReason: "stop" }, [step([good, bad]), step([])]), [], embedded)
@@ -194,7 +194,7 @@ describe("Failure", () => {
     assert.isUndefined(Failure.ofResult(result(ask), [], embedded))
   })
 
-  it("main job: an answer that leaves out unreadable files is no whole answer", () => {
+  it("main job: a completed run with unreadable files is a failure that names the first file", () => {
     const files = [{ path: "a", reason: "permission denied" }, { path: "a", reason: "again" }, {
       path: "b",
       reason: "x"
@@ -205,12 +205,12 @@ describe("Failure", () => {
     )
   })
 
-  it("main job: an answer after nothing but failed calls rests on nothing", () => {
+  it("main job: a completed run whose last calls all failed is a failure", () => {
     const completed = result({ _tag: "Completed", finishReason: "stop" }, [step([good]), step([bad, bad]), step([])])
     assert.strictEqual(Failure.ofResult(completed, [], embedded), "cannot read x: \"x\" is gone")
   })
 
-  it("main job: every other end is reported in one line", () => {
+  it("main job: every other outcome is reported in one line without control characters", () => {
     const error = new Adapter.AdapterError({ reason: "rate_limited", detail: "slow\ndown\u001b[2J" })
     const failed: ReadonlyArray<readonly [Event.Outcome, RegExp]> = [
       [
@@ -234,7 +234,7 @@ describe("Failure", () => {
     rest: { readonly detail?: string; readonly status?: number; readonly metadata?: Record<string, unknown> } = {}
   ) => new Adapter.AdapterError({ reason, ...rest })
 
-  it("main job: a key that is refused or missing is named by its variable", () => {
+  it("main job: the report of a refused or missing key names its variable", () => {
     const google: Settings.Server = {
       ...server,
       provider: "gemini",
@@ -254,14 +254,14 @@ describe("Failure", () => {
     )
   })
 
-  it("main job: what a server quotes of a key around a mask is not shown", () => {
+  it("main job: a report redacts a masked key quoted by a server", () => {
     for (const quoted of ["sk-ab*****wxyz", "(sk-ab***)", "'sk-ab...wxyz'.", "sk-ab…wxyz"]) {
       const error = adapterError("authentication_failed", { detail: `HTTP 401: no such key ${quoted} here` })
       assert.match(Failure.line(error, server), /check OPENAI_API_KEY: HTTP 401: no such key <redacted> here$/)
     }
   })
 
-  it("main job: a model that is not there is named, with the settings that name another", () => {
+  it("main job: the report of an unknown model names the model and the settings to check", () => {
     const line = Failure.line(adapterError("invalid_request", { status: 404 }), { ...server, provider: "anthropic" })
     assert.match(line, /has no m; check --model or ANTHROPIC_MODEL, and ANTHROPIC_BASE_URL$/)
     const coded = adapterError("invalid_request", { status: 400, metadata: { code: "model_not_found" } })

@@ -12,8 +12,8 @@ const isRequested = (stop: Stop) =>
     return has
   })
 
-describe("Stop", () => {
-  it.effect("main job: the first signal asks, the second interrupts, the third ends", () =>
+describe("signals of the agent", () => {
+  it.effect("main job: the first signal asks for a stop, the second interrupts, the third ends the process", () =>
     Effect.gen(function*() {
       const stop = new Stop()
       stop.enterSoft()
@@ -25,7 +25,7 @@ describe("Stop", () => {
       assert.strictEqual(stop.receive("SIGINT", 1900), "end")
     }))
 
-  it.effect("main job: one press of the keys counts once, however often the signal comes", () =>
+  it.effect("main job: repeated signals of one key press count once", () =>
     Effect.gen(function*() {
       const stop = new Stop()
       stop.enterSoft()
@@ -34,7 +34,7 @@ describe("Stop", () => {
       assert.isTrue(yield* isRequested(stop))
     }))
 
-  it.effect("main job: where nothing can end softly, the first signal interrupts", () =>
+  it.effect("main job: the first signal interrupts where no soft stop is possible", () =>
     Effect.gen(function*() {
       const stop = new Stop()
       const leave = stop.enterSoft()
@@ -44,7 +44,7 @@ describe("Stop", () => {
       assert.strictEqual(stop.receive("SIGINT", 500), "end")
     }))
 
-  it("main job: an echo changes nothing of what the presses do, whatever lies between", () => {
+  it("main job: echoes do not change the effects of key presses, in any sequence of gaps", () => {
     const gaps = [3, 60, 119, 120, 121, 400]
     const times = (
       gaps: ReadonlyArray<number>
@@ -68,7 +68,7 @@ describe("Stop", () => {
     }
   })
 
-  it("main job: each sequence of signals has the effects of the presses in it", () => {
+  it("main job: each sequence of signals has the effects of its key presses", () => {
     const all = ["SIGINT", "SIGTERM"].flatMap((signal) =>
       [60, 119, 120].flatMap((gap) => [true, false].map((isSoft) => ({ signal, gap, isSoft })))
     )
@@ -98,7 +98,7 @@ describe("Stop", () => {
     }
   })
 
-  it("main job: the exit code is that of the signal", () => {
+  it("main job: the exit code belongs to the last signal", () => {
     const stop = new Stop()
     assert.isUndefined(stop.code)
     stop.receive("SIGINT", 0)

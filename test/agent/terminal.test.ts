@@ -94,8 +94,8 @@ const play = (view: View.View) =>
     }
   })
 
-describe("Terminal", () => {
-  it.effect("main job: on a terminal each line is there once, in order, however often it was drawn", () => {
+describe("the terminal of the agent", () => {
+  it.effect("main job: a terminal shows each line once, in order, however often the view redraws", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make
@@ -124,7 +124,7 @@ describe("Terminal", () => {
     )
   })
 
-  it.effect("main job: it is redrawn between events, so that the time advances", () => {
+  it.effect("main job: the view redraws between events, so that the shown time advances", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make
@@ -139,7 +139,7 @@ describe("Terminal", () => {
     }).pipe(Effect.scoped, Effect.provide(services(screen, true)))
   })
 
-  it.effect("main job: time spent waiting for the user is not in the picture", () => {
+  it.effect("main job: the picture leaves out the time spent waiting for the user", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make
@@ -176,7 +176,7 @@ describe("Terminal", () => {
     result: Collector.chatResult({ thread: Thread.empty, steps: [], outcome: { _tag: "Cancelled", reason: "cancel" } })
   }
 
-  it.effect("main job: a run that is asked to stop shows it until it has stopped, and then what was kept", () => {
+  it.effect("main job: the terminal shows that a run is stopping until the run has stopped, and then the kept parts", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make
@@ -193,7 +193,7 @@ describe("Terminal", () => {
     }).pipe(Effect.scoped, Effect.provide(services(screen, true)))
   })
 
-  it.effect("main job: elsewhere it is shown once, and no two blank lines follow each other", () => {
+  it.effect("main job: the plain view shows a requested stop once, and never two blank lines in a row", () => {
     const screen = new Screen(Infinity)
     return Effect.gen(function*() {
       const view = yield* View.make
@@ -214,12 +214,12 @@ describe("Terminal", () => {
   })
 
   const plainly: ReadonlyArray<readonly [string, boolean, Readonly<Record<string, string>>]> = [
-    ["elsewhere", false, {}],
+    ["outside a terminal", false, {}],
     ["with NO_COLOR", true, { NO_COLOR: "1" }],
     ["on a dumb terminal", true, { TERM: "dumb" }]
   ]
   for (const [where, isTerminal, environment] of plainly) {
-    it.effect(`main job: ${where} there are plain lines, and no escape codes`, () => {
+    it.effect(`main job: the view ${where} writes plain lines without escape codes`, () => {
       const screen = new Screen(Infinity)
       return Effect.gen(function*() {
         const view = yield* View.make
@@ -233,7 +233,7 @@ describe("Terminal", () => {
     })
   }
 
-  it.effect("main job: an empty NO_COLOR is ignored", () => {
+  it.effect("main job: the view ignores an empty NO_COLOR", () => {
     const screen = new Screen(60)
     return Effect.gen(function*() {
       const view = yield* View.make

@@ -50,9 +50,9 @@ const files = {
   "blob.dat": "crane\0\u0001\n"
 }
 
-describe("Tools", () => {
+describe("the tools of the agent", () => {
   layer(Agent.services)((it) => {
-    it.effect("main job: list_files lists what a person wrote, in order, in all or a part of the folder", () =>
+    it.effect("main job: list_files lists written files in order, in the whole folder, a part of it, or by a glob", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(files)
         const all = yield* answer(root, "list_files")
@@ -69,7 +69,7 @@ describe("Tools", () => {
         assert.strictEqual((yield* answer(root, "list_files", { glob: "*.rs" })).total, 0)
       }))
 
-    it.effect("main job: search_text finds lines by words or phrases, and only in the given folder", () =>
+    it.effect("main job: search_text finds lines by words or phrases, in the given folder and up to a limit", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(files)
         const found = yield* answer(root, "search_text", { query: "Who loads the crates?" })
@@ -85,7 +85,7 @@ describe("Tools", () => {
         assert.strictEqual(limited.matches.length, 1)
       }))
 
-    it.effect("main job: read_file returns numbered lines from where it is asked, and the size of the whole", () =>
+    it.effect("main job: read_file returns numbered lines from a given line, at most 200, and the total line count", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({
           "a.txt": Array.from({ length: 500 }, (_, index) => `l${index + 1}`).join("\n")
@@ -112,7 +112,7 @@ describe("Tools", () => {
         assert.deepStrictEqual([python.lines, python.files], [2, 1])
       }))
 
-    it.effect("main job: no path leads out of the folder, neither by dots nor by links", () =>
+    it.effect("main job: no path leads a tool out of the folder, neither by dots nor by links", () =>
       Effect.gen(function*() {
         const fs = yield* FileSystem.FileSystem
         const outside = yield* Agent.folder({ "secret.txt": "crane\n" })
@@ -160,7 +160,7 @@ describe("Tools", () => {
         }
       }))
 
-    it.effect("main job: a file that the system refuses to give is a typed failure, and searches name it", () =>
+    it.effect("main job: a file that the system refuses to read is a typed failure, and search_text and count_lines name the file", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "crane\n", "b.txt": "crane\n", "c.txt": "crane\n" })
         const refused = refusing(/b\.txt$/)
@@ -190,7 +190,7 @@ describe("Tools", () => {
         assert.isTrue(failure?._tag === "Error" && failure.error instanceof FileProblem)
       }))
 
-    it.effect("main job: a question that no file can answer for is no fault of the folder", () =>
+    it.effect("main job: a missing or binary file does not count as unreadable", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "blob": "a\0b" })
         const { events } = yield* Agent.run(root, [
@@ -202,7 +202,7 @@ describe("Tools", () => {
         }
       }))
 
-    it.effect("main job: a long call reports its progress, and can be stopped between two files", () =>
+    it.effect("main job: search_text reports its progress, and stops between two files when it is interrupted", () =>
       Effect.gen(function*() {
         const many = Object.fromEntries(Array.from({ length: 50 }, (_, index) => [`f${index}.txt`, "crane\n"]))
         const root = yield* Agent.folder(many)
@@ -233,7 +233,7 @@ describe("Tools", () => {
         assert.isTrue(reads > 0 && reads < 50, `${reads} of 50 files were read`)
       }))
 
-    it.effect("main job, U-3: write_note runs alone, the reading tools overlap", () =>
+    it.effect("main job, U-3: write_note runs alone, and the reading tools overlap", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "a\n" })
         const bothRead = yield* Latch.make(false)
@@ -275,7 +275,7 @@ describe("Tools", () => {
         })
       }))
 
-    it.effect("main job: a workspace needs a folder that is there and can be read", () =>
+    it.effect("main job: a workspace refuses a missing folder and a file in place of a folder", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder({ "a.txt": "" })
         const open = (folder: string) => Effect.flip(Effect.provide(Workspace.Workspace, Agent.workspace(folder)))
@@ -288,7 +288,7 @@ describe("Tools", () => {
   })
 
   layer(Agent.services)((it) => {
-    it.effect("main job: what a call is about and what it came to fit on a line", () =>
+    it.effect("main job: the subject and the summary of a call are one line", () =>
       Effect.gen(function*() {
         assert.strictEqual(Tools.subject("read_file", { path: "a.ts", from: 3 }), "a.ts:3")
         assert.strictEqual(Tools.subject("search_text", { query: "q", path: "src", glob: "*.ts" }), "src *.ts: q")

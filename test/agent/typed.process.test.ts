@@ -31,7 +31,7 @@ const usersOf = (body: unknown) =>
 
 describe.runIf(hasTerminals)("the agent in a terminal", { timeout: limit }, () => {
   layer(Agent.services, { excludeTestServices: true })((it) => {
-    it.effect("main job: a line typed while it works is in the next request, and its fate is shown", () =>
+    it.effect("main job: a line typed while the agent works is delivered in a later step, and the terminal shows its step", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(Agent.shop)
         const ended = yield* agent(["Where is the tax rate?", "--dir", root], {
@@ -44,7 +44,7 @@ describe.runIf(hasTerminals)("the agent in a terminal", { timeout: limit }, () =
         assert.match(ended.stdout, /Spent \d+ of 24 calls, [\d,]+ of 400,000 words/)
       }))
 
-    it.effect("main job: what a stop leaves is the first word of the session's next start, once", () =>
+    it.effect("main job: the next start of a session delivers a line left by a stop, once", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(Agent.shop)
         const bodies: Array<unknown> = []
@@ -65,7 +65,7 @@ describe.runIf(hasTerminals)("the agent in a terminal", { timeout: limit }, () =
         assert.deepStrictEqual(usersOf(bodies.at(-1)), ["first", "Not that", "third"])
       }))
 
-    it.effect("main job: without a session, what a stop leaves is refused", () =>
+    it.effect("main job: without a session the agent refuses a line left by a stop", () =>
       Effect.gen(function*() {
         const server = yield* Server.serve(() => ({ pieces: [chunk({ content: "I look\n" })], ending: "open" }))
         const ended = yield* agent(["first", "--dir", yield* Agent.folder({})], {
@@ -76,7 +76,7 @@ describe.runIf(hasTerminals)("the agent in a terminal", { timeout: limit }, () =
         assert.include(ended.stdout, "> Not that · refused: stopped")
       }))
 
-    it.effect("main job: a line typed before a kill is delivered by the next start, once", () =>
+    it.effect("main job: the next start delivers a line typed before a kill, once", () =>
       Effect.gen(function*() {
         const root = yield* Agent.folder(Agent.shop)
         const bodies: Array<unknown> = []

@@ -16,7 +16,7 @@ const key = (name: string, input?: string, ctrl = false) => ({
 })
 
 describe("a typed line", () => {
-  it("has the letters that were typed, without those that were taken back", () => {
+  it("a typed line has the typed letters without deleted letters, and at most 2000 of them", () => {
     const keys = [
       key("a", "a"),
       key("", "👍"),
@@ -31,7 +31,7 @@ describe("a typed line", () => {
     assert.lengthOf(Typed.press("a".repeat(2000), key("a", "a")).draft, 2000)
   })
 
-  it.effect("that was not entered is the beginning of the next one", () =>
+  it.effect("a typed line that is not entered is the beginning of the next line", () =>
     Effect.gen(function*() {
       const entered: Array<string> = []
       let draft = ""
@@ -57,7 +57,7 @@ describe("a typed line", () => {
       assert.deepStrictEqual([draft, entered], ["a", ["Not"]])
     }))
 
-  it("is below all else while it is typed, and stays with its fate", () => {
+  it("a typed line is the last line of the frame while it is typed, and stays with its fate", () => {
     const shown = (run: Run.Run) => {
       const { live, settled } = Lines.frame(run, 0, 40, Paint.none)
       return [settled.filter((line) => line !== ""), live.filter((line) => line !== "").slice(-2)]

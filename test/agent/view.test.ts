@@ -111,8 +111,8 @@ const appended = (events: ReadonlyArray<Timed>) => {
   })
 }
 
-describe("View", () => {
-  it("main job: the fold follows each call from the request to the end, with its times", () => {
+describe("the view of a run", () => {
+  it("main job: the view folds each call from its request to its end, with its times", () => {
     const standing = (at: number) => Run.calls(until(at)).map((call) => call.standing)
     assert.deepStrictEqual(standing(200), [])
     assert.deepStrictEqual(standing(300), ["waiting", "waiting"])
@@ -128,7 +128,7 @@ describe("View", () => {
     assert.deepStrictEqual(until(3020).unreadable, [{ path: "src/x.ts", reason: "no" }])
   })
 
-  it("main job: a terminal shows the text as it comes, and a line per call with its state and time", () => {
+  it("main job: a terminal shows the text as it arrives, and a line per call with its state and time", () => {
     assert.deepStrictEqual(shown(until(100), 150), ["I look"])
     assert.deepStrictEqual(
       shown(until(1700), 1810),
@@ -184,7 +184,7 @@ describe("View", () => {
     }
   })
 
-  it("main job: control characters of a file or a model never reach the terminal", () => {
+  it("main job: control characters of a tool or a model never reach the terminal", () => {
     const hostile = "\u001b]0;owned\u0007\u001b[2J\u001b[31mred\r\u202egnp"
     const run = play([
       [1, text(hostile)],
@@ -202,7 +202,7 @@ describe("View", () => {
     assert.include(written, "red")
   })
 
-  it("main job: elsewhere, plain lines are appended, each once", () => {
+  it("main job: the plain view appends each line once", () => {
     assert.deepStrictEqual(appended(script), [
       "I look around.",
       "Now",
@@ -219,7 +219,7 @@ describe("View", () => {
     assert.isFalse(appended(script).join("").includes("\u001b"))
   })
 
-  it("main job: a call that cannot be run is shown as refused", () => {
+  it("main job: a call to an unknown tool is shown as failed with its answer", () => {
     const run = play([
       [1, asked("a", "fly_away")],
       [2, said("tool_calls")],
@@ -230,7 +230,7 @@ describe("View", () => {
     ])
   })
 
-  it("main job: an id that comes again in a later turn is another call", () => {
+  it("main job: a repeated call id in a later turn is another call", () => {
     const run = play([
       [1, asked("a", "list_files")],
       [2, started("a", "list_files")],
@@ -254,7 +254,7 @@ describe("View", () => {
     [95, completed("b", { _tag: "Ok", value: { note: "- lamp", isWritten: true, path: "/n.md" } })]
   ]
 
-  it("main job: a call shows what it waits for, and whether it started early or waited at the barrier", () => {
+  it("main job: the line of a call shows what the call waits for, and whether it started early or waited at the barrier", () => {
     const at = (time: number) =>
       shown(play(barrier.filter(([each]) => each <= time)), time, 60).find((line) => line.includes("write_note"))
     assert.strictEqual(at(40), "  · write_note  lamp            waits for the reply")
@@ -280,7 +280,7 @@ describe("View", () => {
     assert.deepStrictEqual(play(barrier).notes, [{ note: "- lamp", isWritten: true, path: "/n.md" }])
   })
 
-  it("main job: an interrupted run names what was stopped, and when", () => {
+  it("main job: the view of an interrupted run names each stopped call with its progress and time", () => {
     const run = Run.stop(until(1700), 2000)
     assert.deepStrictEqual(Lines.stopped(run, 2000), ["  ■ search_text  lamp - stopped at 30/40 files (1.69 s)"])
     assert.isFalse(run.isThinking)
@@ -289,7 +289,7 @@ describe("View", () => {
     assert.deepStrictEqual(Lines.stopped(early, 260), ["  ■ search_text  lamp - never started"])
   })
 
-  it("main job: the picture ends with the outcome and the usage", () => {
+  it("main job: the caption of a picture shows the outcome and the usage", () => {
     const run = until(3020)
     assert.strictEqual(
       Picture.caption(run, run.result?.usage ?? null, "token", Paint.none),
@@ -314,7 +314,7 @@ describe("View", () => {
     assert.match(Picture.caption(cancelled, null, "token", Paint.none), /^Stopped · /)
   })
 
-  it("main job: colour is only added where it is wanted, and changes no width", () => {
+  it("main job: the view adds colour only on request, and colour changes no width", () => {
     const run = until(1700)
     const plain = Lines.frame(run, 1810, 80, Paint.none)
     const painted = Lines.frame(run, 1810, 80, Paint.ansi)
@@ -323,7 +323,7 @@ describe("View", () => {
     assert.deepStrictEqual(painted.live.map(Paint.width), plain.live.map(Paint.width))
   })
 
-  it("main job: durations and cuts", () => {
+  it("main job: durations have at most two decimals and a unit, and a cut text has an ellipsis and fits its width", () => {
     assert.deepStrictEqual([0, 12.7, 999, 1250, 59_940, 125_000].map(Paint.duration), [
       "< 1 ms",
       "12 ms",

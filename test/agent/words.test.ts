@@ -8,8 +8,8 @@ const lacks = (text: string, question: string) => {
   return terms.filter((_, index) => (mask & (1 << index)) === 0).map((term) => term.label)
 }
 
-describe("Words", () => {
-  it("main job: a question is reduced to the words that mean something", () => {
+describe("search words", () => {
+  it("main job: a question is reduced to its meaningful words", () => {
     assert.deepStrictEqual(labels("Where are tool timeouts enforced?"), ["tool", "timeouts", "enforced"])
     assert.deepStrictEqual(labels("Who sends the welcome mail, and why?"), ["sends", "welcome", "mail"])
     assert.deepStrictEqual(labels("What is this?"), [])
@@ -27,7 +27,7 @@ describe("Words", () => {
     assert.deepStrictEqual(Words.paths("Compare `src/a.ts` with README.md, e.g. today"), ["src/a.ts", "README.md"])
   })
 
-  it("main job: forms of one word have one stem, and a stem begins its word", () => {
+  it("main job: all forms of a word have the same stem, and each form begins with the stem", () => {
     const families = [
       ["timeout", "timeouts"],
       ["run", "runs", "running", "runner"],
@@ -45,7 +45,7 @@ describe("Words", () => {
     assert.strictEqual(new Set(others.map(Words.stem)).size, others.length)
   })
 
-  it("main job: words are found inside identifiers, in any form, and not inside other words", () => {
+  it("main job: a word occurs in identifiers in any form, and not inside another word", () => {
     assert.deepStrictEqual(lacks("const toolTimeout = parse(x)", "tools timeouts parser"), [])
     assert.deepStrictEqual(lacks("MAX_RETRY_DELAY", "retry delays"), [])
     assert.deepStrictEqual(lacks("class HTTPServer {}", "http server"), [])
@@ -56,7 +56,7 @@ describe("Words", () => {
     assert.deepStrictEqual(lacks("say \"Too Many\" now", "\"too many\" \"too few\""), ["too few"])
   })
 
-  it("main job: a question of any length fits the mask of a line", () => {
+  it("main job: a question of any length has at most as many terms as the mask has bits", () => {
     const many = Array.from({ length: 60 }, (_, index) => `word${String.fromCharCode(97 + (index % 26))}${index}`)
     const terms = Words.terms(many.join(" "))
     assert.strictEqual(terms.length, Words.maxTerms)
