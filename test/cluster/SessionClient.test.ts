@@ -139,7 +139,7 @@ describe("commands of a session client", () => {
     }).pipe(Effect.provide(cluster([called("work"), said("Hello")], { tools: [tool] })))
   })
 
-  it.live("G75, G77, G98: stopping one call lets the run continue, and stopping an unknown call records nothing", () => {
+  it.live("G75, G77, G98: stopping one call lets the run continue, and stopping an unknown call returns no request id", () => {
     const { started, tool } = gated()
     return Effect.gen(function*() {
       const { reply, stop } = yield* client

@@ -191,7 +191,7 @@ for (const era of eras) {
         assert.deepStrictEqual(paid, [7])
       }))
 
-    it.live(`W-15: ${era}: a call that needs approval is refused if the client cannot ask its user, and the client reads the question`, () =>
+    it.live(`W-15: ${era}: a call that needs an approval or an answer fails if the client cannot ask its user, and shows why`, () =>
       Effect.gen(function*() {
         const { paid, tool } = paying()
         const client = yield* connect(yield* serve([tool, ...asking]), { era })

@@ -58,7 +58,7 @@ const listed = (name: string) =>
   )
 
 describe("the reference server", { timeout: limit }, () => {
-  it.live("W-13: the reference server offers fourteen tools by default, and the tool that runs as a task is left out with its reason", () =>
+  it.live("W-13: the reference server lists fourteen tools by default, and the tool that runs as a task is left out with its reason", () =>
     Effect.gen(function*() {
       yield* listed("trigger-elicitation-request")
       const tools = yield* McpTools.tools
@@ -72,7 +72,7 @@ describe("the reference server", { timeout: limit }, () => {
       assert.isTrue(tools.every(({ destructive, readOnly }) => destructive && !readOnly))
     }).pipe(Effect.provide(everything())))
 
-  it.live("W-13: the reference server offers sixteen tools with roots and sampling, which list the roots and have a model's answer", () =>
+  it.live("W-13: the reference server lists sixteen tools with roots and sampling, and its tools read the roots and a model's answer", () =>
     Effect.gen(function*() {
       yield* listed("trigger-sampling-request")
       yield* listed("get-roots-list")
@@ -94,7 +94,7 @@ describe("the reference server", { timeout: limit }, () => {
         Effect.succeed({ text: `${maxTokens}: ${system} ${messages.map(Message.text).join()}`, model: "m-1" })
     }))))
 
-  it.live("W-13: a program without onSample declines a sampling request, and the server reads nothing more", () =>
+  it.live("W-13: a sampling request is declined if onSample fails, and the server reads nothing of the error", () =>
     Effect.gen(function*() {
       yield* listed("trigger-sampling-request")
       const declined = yield* text("trigger-sampling-request", { prompt: "What is new?" })

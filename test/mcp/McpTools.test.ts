@@ -132,7 +132,7 @@ describe("the tools of a server", () => {
     }).pipe(Effect.provide(Layer.merge(layerOf(deaf), layerOf(other, {}, "zoo"))))
   })
 
-  it.effect("O-38: of trusted annotations only readOnlyHint spares a call its approval, and hints in trust say less", () =>
+  it.effect("O-38: of trusted annotations only readOnlyHint spares a call its approval, and of your own hints also destructive: false", () =>
     Effect.gen(function*() {
       const hints = [undefined, true, false]
       const definitions = hints.flatMap((readOnlyHint) =>
@@ -570,7 +570,7 @@ describe("a list that changes", () => {
 })
 
 describe("an approval of a tool that changes", () => {
-  it.effect("W-13: an approval is for the tool as it was, and is refused for the changed tool, also in another process", () => {
+  it.effect("W-13: an approval is for the tool as it was, and the reopened session denies the call of the changed tool", () => {
     const fake = new Fake([pay])
     return Effect.gen(function*() {
       const options = Effect.map(McpTools.tools, (tools) => ({ tools }))
@@ -616,7 +616,7 @@ describe("questions of a server", () => {
     }
   }
 
-  it.effect("W-13: the user is asked a server's question, and the call continues with its state, live and in another process", () => {
+  it.effect("W-13: the user is asked a server's question, and the call continues with the answer and its state in the reopened session", () => {
     const fake = new Fake([pay])
     answering(fake)
     return Effect.gen(function*() {

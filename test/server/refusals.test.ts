@@ -369,7 +369,7 @@ describe("authorization", () => {
       }
     }))
 
-  it.live("W-11: a stream ends once its token has expired, in each format and for each principal and session", () =>
+  it.live("W-11: a stream ends in each format once its token has expired, or authorize names another principal or owner", () =>
     Effect.gen(function*() {
       const ended = new Set<string>()
       let [principal, of] = ["ann", "ann"]
@@ -657,7 +657,7 @@ describe("requests of browsers", () => {
       assert.strictEqual((yield* send(url, { path: at, headers: { host: "evil.example" } })).status, 421)
     }))
 
-  it.live("W-11: other methods get 404, and HEAD reads the same as GET and holds nothing open", () =>
+  it.live("W-11: other methods get 404 or 405, and HEAD has the status of GET and holds nothing open", () =>
     Effect.gen(function*() {
       const all = yield* site({ bounds: { streams: 1 } })
       yield* all.ask({
@@ -1009,7 +1009,7 @@ describe("answers to suspensions", () => {
   const to = `${at}/s1/answers`
   const answer = (...answers: ReadonlyArray<object>) => ({ path: to, body: { answers } })
 
-  it.live("W-11: an answer of the wrong kind or form, a needless answer and a late answer are refused", () =>
+  it.live("W-11: an answer of the wrong kind or form, or to nothing, is refused with its whole body", () =>
     Effect.gen(function*() {
       const all = yield* site()
       yield* all.say("s1", [

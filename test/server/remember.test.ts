@@ -119,7 +119,7 @@ describe("remembered approvals over HTTP", () => {
       assert.deepStrictEqual(told, [["tool", "ann"], ["arguments", "eve"], ["pay", "ann"], [undefined, "ann"]])
     }))
 
-  it.live("R-561: a remembered approval that does not fit the body or the tool is refused with the field's name, and settles nothing", () =>
+  it.live("R-561: an approval whose remember does not fit the body or the tool is refused with the field's name, and settles nothing", () =>
     Effect.gen(function*() {
       const { answer, paid, say, seen } = yield* site(Session.Store.layerMemory)
       const cases: ReadonlyArray<readonly [string, object, number, string]> = [

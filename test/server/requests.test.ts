@@ -216,7 +216,7 @@ describe("the model requests of a run", () => {
       }
     }))
 
-  it("V-23: a request is published by its known fields only, and not if a field is missing", () => {
+  it("V-23: a request is published with its known fields only, and not with a malformed number", () => {
     const request = { _tag: "RequestStarted", stepIndex: 0, attempt: 1, model: "m", provider: "p", secret: "canary" }
     const shown = (event: object) => Event.toPublic(event as Event.Event)
     assert.deepStrictEqual(shown(request), {

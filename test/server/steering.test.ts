@@ -141,7 +141,7 @@ describe("a message into a running run, over HTTP", () => {
       assert.deepStrictEqual(yield* texts, ["go"])
     }).pipe(Effect.scoped))
 
-  it.live("a message still waiting when its run ends is refused before the end, live and from the journal", () =>
+  it.live("a waiting message whose sender asks for a refusal is refused before its run ends, live and from the journal", () =>
     Effect.gen(function*() {
       const store = Context.get(yield* Layer.build(Session.Store.layerMemory), Session.Store)
       const { ask, end } = yield* running({ store: Layer.succeed(Session.Store, store) } as object)

@@ -265,7 +265,7 @@ describe("UiStream.chunks", () => {
       yield* Fiber.interrupt(fiber)
     }))
 
-  it.effect("W-01: two interleaved texts each keep their order, also after a forced send", () =>
+  it.effect("W-01: interleaved texts and reasoning keep their order when deltas are joined", () =>
     Effect.gen(function*() {
       const said = (delta: string): Event.PublicEvent => ({ _tag: "TextDelta", id: null, delta })
       const thought = (delta: string): Event.PublicEvent => ({ _tag: "ReasoningDelta", id: null, delta })

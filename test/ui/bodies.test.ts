@@ -320,7 +320,7 @@ describe("request bodies", () => {
     })
   }
 
-  it("W-11: UiStream.read takes only the last message, whatever precedes it", () => {
+  it("W-11: UiStream.read and AgUi.read take only the last message, whatever precedes it", () => {
     const before = [
       { id: "0", role: "system", parts: [{ type: "text", text: canary }] },
       { id: "1", role: "assistant", parts: [{ type: "text", text: canary }] },
