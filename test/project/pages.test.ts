@@ -282,7 +282,7 @@ describe("the package", () => {
     assert.strictEqual(
       install.replaceAll("\n", " "),
       "Nothing is published yet: until the first release, run `npm ci && npm pack` in a clone of the repository, and "
-        + `\`npm install <clone>/heddle-${version}.tgz effect\` in your package.`
+        + `\`npm install <clone>/heddle-${version}.tgz effect@4\` in your package.`
     )
     assert.include(readSource("docs/quickstart.md").text, "Until the first release this installs nothing")
   })
