@@ -151,7 +151,7 @@ describe("heddle on the command line", { concurrent: true }, () => {
     assert.match(stderr, /^heddle: the command needs .* Node 22\.19 or later: this is Node .*npm install node@24.*\n$/)
   })
 
-  it("W-22: call keeps a session, which can be listed, shown, stopped, revoked, recovered and deleted", async () => {
+  it("W-22: call keeps a session, which sessions lists, shows and deletes, and stop, revoke and recover say what it lacks", async () => {
     const store = ["--store", path.join(folder, "s.db")]
     const sessions = (...args: ReadonlyArray<string>) => run("sessions", weather, ...args, ...store)
     const called = await run("call", weather, "Hello", "--session", "s1", ...store)
