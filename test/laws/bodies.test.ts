@@ -31,21 +31,21 @@ const sample = (
 
 describe("every request body", () => {
   property(
-    "O-12: is well-formed UTF-16",
+    "O-12: every request body is well-formed UTF-16",
     Bodies.drawn,
     (drawn) => Effect.map(Bodies.bodiesOf(drawn), (bodies) => bodies.flatMap(Bodies.wellFormed)),
     600
   )
 
   property(
-    "O-06, O-66: says again what the one before it in the run said",
+    "O-06, O-66: every request body repeats the messages of the previous body of its run",
     Bodies.drawn,
     (drawn) => Effect.map(Bodies.bodiesOf(drawn), Bodies.extended),
     600
   )
 
   property(
-    "O-17, O-66: names calls as their server did, and otherwise in the form that the server demands",
+    "O-17, O-66: every request body keeps the call ids of its server, and writes other call ids in the required form",
     Bodies.drawn,
     (drawn) => Effect.map(Bodies.bodiesOf(drawn), (bodies) => bodies.flatMap((body) => Bodies.named(drawn, body))),
     600

@@ -40,7 +40,7 @@ describe("the events of a run that is not stopped", () => {
   )
 
   property(
-    "X-01: they hold whatever the pace of readers and of fibers",
+    "X-01: the laws of events, handlers and requests hold at any pace of readers and fibers",
     Arbitrary.all([cases, oneOf(0, 100), oneOf(3, 7, 31, usualOps)]),
     ([{ driving, turns }, readerPause, maxOps]) => {
       const played: Case = { turns, driving: { ...driving, readerPause, maxOps } }

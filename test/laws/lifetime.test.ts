@@ -43,7 +43,7 @@ describe("the lifetime of a stopped run", () => {
   )
 
   property(
-    "law 11: a soft stop takes no longer, either, and ends in ChatCompleted",
+    "law 11: a soft stop ends within the grace period and with ChatCompleted",
     Arbitrary.all([cases, oneOf(0, 13, 37, 62, 99, 150)]),
     ([played, cancelAt]) => {
       const asked = { ...played, driving: { ...played.driving, cancelAt, readerPause: 0 } }
