@@ -67,7 +67,7 @@ export interface Call extends Omit<Message.ToolCall, "arguments" | "metadata"> {
 
 type ServicesOf<Tools extends ReadonlyArray<Tool.Any>> = Tool.Services<Tools[number]>
 
-const normalised = (call: Call): Message.ToolCall => ({
+const normalized = (call: Call): Message.ToolCall => ({
   ...call,
   arguments: call.arguments ?? {},
   metadata: call.metadata ?? {}
@@ -106,7 +106,7 @@ export const stream = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R
   options: Options<E, R, Tool.Failure<Tools[number]>> = {}
 ): Stream.Stream<Event.Event, Declared.Later<E> | Tool.Fatal<Tools[number]>, Declared.Later<R> | ServicesOf<Tools>> =>
   Pulled.stream((scope) =>
-    Effect.map(Batches.begin<E, R>(calls.map(normalised), tools, options, scope), ({ pull }) => () => pull)
+    Effect.map(Batches.begin<E, R>(calls.map(normalized), tools, options, scope), ({ pull }) => () => pull)
   )
 
 /**
@@ -145,7 +145,7 @@ export const run = <const Tools extends ReadonlyArray<Tool.Any>, E = never, R = 
 > =>
   Effect.scopedWith((scope) =>
     Effect.gen(function*() {
-      const asked = calls.map(normalised)
+      const asked = calls.map(normalized)
       const ids = asked.map(({ id }) => id)
       // Two calls with one id are distinguished by their order.
       const keys = new Set(ids).size === ids.length ? undefined : ids.map((_, position) => position)

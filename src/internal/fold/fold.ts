@@ -255,14 +255,14 @@ const foldWhole = (state: State, event: Event.Event): void => {
 const finishReasons: ReadonlyArray<string> = Response.FinishReason.literals
 
 /** Normalizes an unknown finish reason to `other`: the message has ended in any case. */
-const normalised = (reason: Response.FinishReason | null): Response.FinishReason | null =>
+const normalized = (reason: Response.FinishReason | null): Response.FinishReason | null =>
   reason === null || reason === undefined || finishReasons.includes(reason) ? reason ?? null : "other"
 
 const foldMessage = (state: State, event: Event.Of<"MessageCompleted">): void => {
   state.message = event.message
   state.calls.describe(event.message.toolCalls)
   const isErrorKept = state.error !== undefined && state.policy.adapterErrors === "keepFirst"
-  if (!isErrorKept) state.finishReason = normalised(event.finishReason) ?? state.finishReason
+  if (!isErrorKept) state.finishReason = normalized(event.finishReason) ?? state.finishReason
   // A recorded reply's finish reason may be derived from its calls, and is then not the provider's own.
   const word = event.rawFinishReason ?? (event.replayed === true ? null : event.finishReason)
   state.rawFinishReason = word ?? state.rawFinishReason
