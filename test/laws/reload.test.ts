@@ -315,7 +315,7 @@ const resumed = (written: ReadonlyArray<Written>, cut: number) =>
 
 describe("the run that a client reads", () => {
   property(
-    "V-07: has it from the journal as it lived",
+    "V-07: a client reads the same run from the journal as live",
     Arbitrary.schema(Script),
     (script) =>
       Effect.gen(function*() {
@@ -332,7 +332,7 @@ describe("the run that a client reads", () => {
   )
 
   property(
-    "V-07: has it as it lived where its connection is cut at any event, and where it loads the session there",
+    "V-07: a client reads the same run where its connection is cut or the session is loaded at any event",
     Arbitrary.schema(
       Schema.Struct({ script: Script, first: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 10 })) })
     ),
@@ -352,7 +352,7 @@ describe("the run that a client reads", () => {
   )
 
   property(
-    "V-07: sees no call run while no process does, behind a kill at any record, live and from the journal",
+    "V-07: after a kill at any record a client sees no call running without a process, live and from the journal",
     Arbitrary.schema(
       Schema.Struct({ script: Script, first: Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 8 })) })
     ),

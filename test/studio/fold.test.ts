@@ -369,6 +369,19 @@ describe("Studio's fold", () => {
       assert.strictEqual(fresh.turns.length, 1)
     }))
 
+  it("V-07: a call that starts again in a continuing run has one attempt there, beside its repeated start", () => {
+    const start = { _tag: "ToolExecutionStarted", id: "c", name: "sub", arguments: {} } as const
+    const run = foldOf([
+      { _tag: "RunStarted", runId: "r2", at: 1_000 },
+      { ...start, replayed: true, at: 1_100 },
+      { ...start, attempt: 2, at: 1_100 },
+      { _tag: "ToolExecutionCompleted", id: "c", name: "sub", at: 1_300 },
+      { _tag: "ToolResultEncoded", id: "c", content: "done", at: 1_300 }
+    ])
+    const { attempts, started, state } = call(run, "c")
+    assert.deepStrictEqual([attempts, started, state], [[{ from: 100, to: 300 }], 100, "done"])
+  })
+
   it("the fold has the requests, waits, stop and cost that a server reports", () => {
     const at = 10_000
     const run = foldOf([

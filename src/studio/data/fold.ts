@@ -871,7 +871,8 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       delete known.ended
       delete known.suspension
       delete known.decided
-      known.attempts.push({ from: now })
+      // A repeated start adds no attempt: a handler that starts again has its own start.
+      if (!isReplayed) known.attempts.push({ from: now })
       turnTo(run, known, "running")
       return
     }
