@@ -117,7 +117,7 @@ for (const era of eras) {
           [calls(paying(4)), { action: "cancel" }, "cancelled"],
           [calls(question), { action: "accept", content: { answer: 42 } }, "Heard: 42"],
           [calls(question), { action: "decline" }, "declined"],
-          [calls(question), { action: "accept", content: { answer: 4.5 } }, "does not have the form"],
+          [calls(question), { action: "accept", content: { answer: 4.5 } }, "does not have the requested form"],
           [calls(paying(5), paying(6, "c2")), allow, "Heard: paid 6"],
           [calls({ id: "c0", name: "handed" }), allow, "Heard: "]
         ]
