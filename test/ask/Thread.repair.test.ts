@@ -61,6 +61,13 @@ const broken: ReadonlyArray<{
     roles: "assistant tool user"
   },
   {
+    name: "an answer behind a user message and a system message",
+    messages: [asked("a"), Message.user("well?"), Message.system("Be brief."), Message.tool("a", "1")],
+    issues: [["messages[3].toolCallId", "\"a\"", "after other messages"]],
+    repairs: [["moved", 3, "a"]],
+    roles: "assistant tool user system"
+  },
+  {
     name: "an answer to a call run by the provider",
     messages: [Message.assistant("", [{ ...call("s"), providerExecuted: true }]), Message.tool("s", "1")],
     issues: [["messages[1].toolCallId", "\"s\""]],

@@ -289,6 +289,19 @@ describe("the prompt of a bridged model", () => {
       ])
     }))
 
+  it.effect("R-146: a result's image is an image however its media type is written", () =>
+    Effect.gen(function*() {
+      for (const mediaType of ["image/png", "IMAGE/PNG", "Image/Png; q=1"]) {
+        const thread = [
+          asked,
+          Message.assistant("", [Message.toolCall("a", "draw")]),
+          Message.tool("a", [{ type: "image", data: png, mediaType }])
+        ]
+        const [part] = (yield* promptOf(thread, "v4"))[2].content[0].output.value
+        assert.deepStrictEqual(part, { type: "file", mediaType, data: { type: "data", data: png } })
+      }
+    }))
+
   it.effect("R-123: the bridge detects the type of a file without a media type", () =>
     Effect.gen(function*() {
       const prompt = yield* promptOf([Message.user([

@@ -251,6 +251,30 @@ describe("a conversation", () => {
       }))
   }
 
+  it.live("a conversation says that its text was not sent if a signal stops an earlier message's run", () =>
+    Effect.gen(function*() {
+      const stop = new Counted()
+      const notes: Array<string> = []
+      const halt = Tool.make("halt", {
+        parameters: {},
+        handler: () => Effect.andThen(Effect.sync(() => stop.receive("SIGINT", 0)), Effect.never)
+      })
+      const agent = Agent.make({ name: "a", description: "A", run: () => Effect.succeed({ tools: [halt] as never }) })
+      const layer = Script.layer([[Script.toolCall("c0", "halt", {}), Script.finish("tool_calls")]])
+      const loaded = { definition: Server.define({ agents: [agent], layer }), agents: new Map([["a", agent]]) }
+      const named = { agent: "a", principal: "local", id: "s1", isStored: true }
+      const key = Conversations.keyOf(named)
+      yield* Session.open(key, { origin: { principal: "local", agent: "a" } })
+      yield* Session.submit(key, "Earlier", { by: "local" })
+      const code = yield* Conversations.run(loaded, named, stop, {
+        text: "Later",
+        outputs: { text: () => {}, note: (text) => void notes.push(text) }
+      }).pipe(Effect.provide([layer, notTerminal]))
+      const messages = (yield* Session.load(key))!.session.thread.messages.filter(({ role }) => role === "user")
+      assert.deepStrictEqual([code, messages.map(({ content }) => content)], [stop.code, ["Earlier"]])
+      assert.include(notes.join(""), "the text was not sent")
+    }).pipe(Effect.provide(Session.Store.layerMemory)))
+
   it.live("a signal ends softly only during a run, also after the first run", () =>
     Effect.gen(function*() {
       const stop = new Counted()

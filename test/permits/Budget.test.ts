@@ -46,6 +46,7 @@ const table: Pricing.Table = {
     models: {
       "gpt-5": { cost: { input: 1.25, output: 10, cache_read: 0.125 } },
       "gpt-5-mini": { cost: { input: 0.25, output: 2 } },
+      "gpt-writes": { cost: { input: 1, output: 8, cache_read: 0.5, cache_write: 4 } },
       "gpt-free": { cost: { input: 0, output: 0 } }
     }
   }
@@ -230,6 +231,18 @@ describe("a run with a budget", () => {
       assert.strictEqual(result.spent?.money, 127)
     }))
 
+  it.effect("tokens written to the cache cost the price of cache writes once, or the input price if the table lacks it", () =>
+    Effect.gen(function*() {
+      const counts = usage({ inputTokens: 900, cachedInputTokens: 200, cacheWriteInputTokens: 300, outputTokens: 10 })
+      for (const [name, money] of [["gpt-writes", 400 + 100 + 1_200 + 80], ["gpt-5-mini", 225 + 20]] as const) {
+        const model = modelOf(() => say("Yes.", counts), { provider: "openai", model: name })
+        const result = yield* Chat.run("Hi", { budget: Budget.make({ calls: 2 }) }).pipe(
+          Effect.provide(Layer.merge(model.layer, Pricing.layer(table)))
+        )
+        assert.strictEqual(result.spent?.money, money, name)
+      }
+    }))
+
   it.effect("a price reported by the provider counts in dollars and in no other currency", () =>
     Effect.gen(function*() {
       const counts = usage({ inputTokens: 1_000, outputTokens: 100, totalCost: 0.0031 })
@@ -372,6 +385,17 @@ describe("a tree of runs", () => {
       for (const { content } of failed) assert.match(String(content), /budget/)
       assert.lengthOf(answers.filter(({ content }) => content === "Inside."), 7)
       assert.strictEqual(result.spent?.calls, 9)
+    }))
+
+  it.effect("a run's remainder is the least of the budgets around the run and of its own budget", () =>
+    Effect.gen(function*() {
+      for (const [around, own, left] of [[3, 10, 2], [10, 3, 2]] as const) {
+        const model = modelOf(() => say("Yes.", used(10, 5)))
+        const result = yield* Chat.run("Hi", { budget: Budget.make({ calls: own }) }).pipe(
+          Effect.provide(Layer.merge(model.layer, Limits.layer({ budget: Budget.make({ calls: around }) })))
+        )
+        assert.deepStrictEqual(result.spent?.left, { calls: left })
+      }
     }))
 
   it.effect("G2: a budget exhausted at depth 3 ends every level with a result", () =>
