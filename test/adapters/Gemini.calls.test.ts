@@ -118,6 +118,23 @@ describe("the tool calls of a Gemini reply", () => {
       ])
     }))
 
+  it.effect("R-337: a quoted step of a JSON path is a name with each of its escapes undone", () =>
+    Effect.gen(function*() {
+      const steps = { "['it\\'s \\'so\\'']": "it's 'so'", "[\"a \\\"b\\\" c\"]": "a \"b\" c", "['\\\\\\\\']": "\\\\" }
+      for (const [step, name] of Object.entries(steps)) {
+        const { events } = yield* outcomeOf(
+          body(
+            chunk([call("a", undefined, { willContinue: true, id: "1" })]),
+            piece([{ jsonPath: `$${step}`, numberValue: 1 }]),
+            stop
+          ),
+          {},
+          offering("a")
+        )
+        assert.deepStrictEqual(named(events), [{ name: "a", arguments: { [name]: 1 } }], step)
+      }
+    }))
+
   it.effect("R-343: a piece with the name and id of an open call continues that call; a piece with another id starts a new call", () =>
     Effect.gen(function*() {
       const repeating = (id: string, jsonPath: string) =>

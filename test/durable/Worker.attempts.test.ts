@@ -94,7 +94,7 @@ describe("a run that fails each time", () => {
     "maxAge": Effect.sleep("8 days")
   }
   for (const [why, end] of Object.entries(ends)) {
-    for (const [what, [options]] of Object.entries(cases)) {
+    for (const [what, [options, reply]] of Object.entries(cases)) {
       it.effect(`N-10, Q-14: ${why} ends an interrupted run, also under a worker with ${what}`, () =>
         simulated(Effect.gen(function*() {
           const wait = Tool.make("wait", {
@@ -114,8 +114,11 @@ describe("a run that fails each time", () => {
           yield* Effect.sleep("1 second")
           yield* leave
           yield* end
-          yield* working({ ...first, run: () => ({ tools, ...options }) as Chat.Options, maxFailures: 3 }, model)
+          const other = yield* Script.make(Array.from({ length: 100 }, () => reply))
+          const run = () => ({ tools: [...tools, put, strict], ...options }) as Chat.Options
+          yield* working({ ...first, run, maxFailures: 3 }, other.layer)
           yield* Effect.sleep(long)
+          assert.strictEqual(yield* other.opens, 0)
           const kept = yield* Session.open("s")
           const became = why === "a stop" ? "stopped" : "failed"
           assert.deepStrictEqual([Session.next(kept), Session.receipt(kept, "m")?.became], ["nothing", became])

@@ -610,7 +610,7 @@ it.effect("R-515: resources opened by a rule are released after the handlers end
     assert.deepStrictEqual(happened, ["stopped", "released"])
   }))
 
-it.effect("G83: a repeated request and the next step find the note of the previous request", () =>
+it.effect("G83: a repeated request and the next step find the note of the previous request, also behind a kill", () =>
   Effect.gen(function*() {
     const replies: Replies = (request) =>
       turnOf(request) === 0 ? [toolCall("c0", "look"), finish("tool_calls")] : [text("done"), finish("stop")]
@@ -631,6 +631,22 @@ it.effect("G83: a repeated request and the next step find the note of the previo
     const { asked } = yield* run(replies, { tools: [look], rules: [uncut.rule] })
     assert.deepStrictEqual(uncut.seen, [undefined, 1, 2, 3])
     assert.deepStrictEqual(asked.map(({ model }) => model), ["model 1", "model 2", "model 3", "model 4"])
+    // A request lost to a kill is made again, and its reply is counted once: each request is named by the replies before.
+    const counted = () =>
+      Rule.make("counted", {
+        ask: (ask, at) =>
+          Rule.ask({ ...ask, template: { ...ask.template, model: `model ${Rule.latest(at, "counted") ?? 0}` } }),
+        reply: (_, at) => {
+          const before = Number(Rule.latest(at, "counted") ?? 0)
+          return before % 2 === 0 ? Rule.askAgain({ note: before + 1 }) : Rule.keep({ note: before + 1 })
+        }
+      })
+    const requests = new Set<number>()
+    const whole = yield* killedAtEach(replies, () => ({ tools: [look], rules: [counted()] }), ({ asked }) => {
+      requests.add(asked.length)
+    })
+    assert.deepStrictEqual(whole.asked.map(({ model }) => model), ["model 0", "model 1", "model 2", "model 3"])
+    assert.deepStrictEqual(requests, new Set([4, 3, 2, 1, 0]))
   }))
 
 it.effect("G84: a rule that asks for another step changes no waiting, cancelled or failed end", () =>

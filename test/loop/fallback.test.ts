@@ -6,6 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
 import { Adapter, Chat, Collector, Event, Message, Session, Tool } from "heddle"
@@ -118,7 +119,13 @@ describe("a switch", () => {
             assert.strictEqual(tags.indexOf("StepReset") + 1, tags.indexOf("ModelSwitched"))
             assert.strictEqual(result?.finalResponse?.outputText, "done")
             assert.strictEqual(result?.totalUsage?.inputTokens ?? 0, before.length === 2 ? 3 : 0)
-          } else assert.isTrue(Exit.isFailure(exit) || result?.outcome._tag === "Failed" || result !== undefined)
+          } else {
+            // Without any event there is no step, and the run fails.
+            const outcome = result?.outcome._tag === "Failed" ? result.outcome.error : Exit.findErrorOption(exit)
+            const error = Option.isOption(outcome) ? Option.getOrUndefined(outcome) : outcome
+            assert.strictEqual((error as Adapter.AdapterError | undefined)?.reason, reason)
+            assert.strictEqual(Exit.isFailure(exit), before.length === 0)
+          }
         }
       }))
   }

@@ -59,6 +59,27 @@ describe("a call that waits for a verdict about its effect", () => {
       assert.deepStrictEqual(yield* problems, [])
     }).pipe(Effect.provide([later, Session.Store.layerMemory]), Effect.scoped))
 
+  it.effect("D-01: afterCrash decides about a started call, also if its tool is idempotent or read-only", () =>
+    Effect.gen(function*() {
+      for (const declared of [{ idempotent: true }, { readOnly: true }, { idempotent: true, readOnly: true }]) {
+        for (const afterCrash of ["ask", "report", "retry"] as const) {
+          const attempts: Array<number> = []
+          const again = Tool.make("pay", {
+            parameters: {},
+            afterCrash,
+            ...declared,
+            handler: (_, { attempt }) => Effect.sync(() => attempts.push(attempt))
+          })
+          const wait_ = Tool.make("wait", { parameters: {}, readOnly: true, handler: () => Effect.succeed("waited") })
+          const resumed = yield* Effect.gen(function*() {
+            return yield* Session.resume(yield* interrupted(wait), { tools: [again, wait_] })
+          }).pipe(Effect.provide([later, Session.Store.layerMemory]), Effect.scoped)
+          assert.deepStrictEqual(attempts, afterCrash === "retry" ? [2] : [])
+          assert.deepStrictEqual(resumed.session.suspensions.map(({ id }) => id), afterCrash === "ask" ? ["c0"] : [])
+        }
+      }
+    }))
+
   it.effect("D-01: a call approved to run again is answered as unknown where its run is abandoned", () =>
     Effect.gen(function*() {
       const kept = yield* interrupted(wait)
