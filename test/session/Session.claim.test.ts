@@ -119,6 +119,41 @@ describe("Session.claim", () => {
       })))
   }
 
+  for (const way of ["claim", "claimUnfinished"] as const) {
+    it.effect(`a claim's term begins with its request, however late the store answers: ${way}`, () =>
+      memory(Effect.gen(function*() {
+        const store = yield* Session.Store
+        const late = Layer.succeed(
+          Session.Store,
+          {
+            ...store,
+            claim: (...given) => Effect.tap(store.claim(...given), () => Effect.sleep("2 seconds")),
+            claimUnfinished: (...given) => Effect.tap(store.claimUnfinished(...given), () => Effect.sleep("2 seconds")),
+            renew: () => Effect.never
+          } satisfies Journal.Service
+        )
+        const wait = Tool.make("wait", { parameters: {}, handler: () => Effect.never })
+        yield* Session.submit("s", "go")
+        const options = { owner: "one", term: "3 seconds" } as const
+        const taken = way === "claim"
+          ? Journal.claim("s", options)
+          : Effect.map(Journal.claimUnfinished(1, options), ([claim = assert.fail("no session is claimed")]) => claim)
+        const fiber = yield* Effect.flatMap(taken, (claim) => Session.claim(claim)).pipe(
+          Effect.flatMap((claimed) => Session.drive(claimed, { run: () => ({ tools: [wait] }) })),
+          Effect.scoped,
+          Effect.provide([late, Script.layer([calling("wait:c"), done])]),
+          Effect.forkChild({ startImmediately: true })
+        )
+        yield* TestClock.adjust("2 seconds")
+        yield* until(Effect.map(tagsOf("s"), (tags) => tags.includes("CallStarted")))
+        yield* TestClock.adjust("900 millis")
+        assert.isUndefined(fiber.pollUnsafe())
+        yield* TestClock.adjust("5 seconds")
+        const error = yield* Effect.flip(Fiber.join(fiber))
+        assert.deepInclude(error, { _tag: "SessionClaimed", reason: "lost", id: "s", owner: "one", until: 3000 })
+      })))
+  }
+
   it.effect("a claim survives a store that is away for less than the claim's term", () =>
     memory(
       Effect.gen(function*() {
