@@ -7,7 +7,7 @@ import type { Page } from "playwright-core"
 import { afterAll, beforeAll } from "vitest"
 import { hasBrowser } from "../support/browser.ts"
 import { markupTexts } from "../support/studioTexts.ts"
-import { addressOf, excess, folder, rests, say, shownOn, Stand } from "./support/served.ts"
+import { addressOf, excess, folder, rests, say, shownOn, shows, Stand } from "./support/served.ts"
 
 const stand = new Stand()
 
@@ -176,7 +176,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     await page.waitForSelector(".call[data-state=done] >> nth=1")
     assert.strictEqual(await page.locator(".call[data-state=done]").count(), 2)
     await page.click(".failure button")
-    await page.waitForSelector("text=We have gold.")
+    await shows(page, "We have gold.")
     await rests(page)
     assert.strictEqual(await page.locator(".failure").count(), 0)
     // The token ends in the middle of things: the page keeps what it shows, and what was sent is sent again.
@@ -190,7 +190,7 @@ describe.skipIf(!hasBrowser())("Studio", () => {
     assert.isTrue(await page.isVisible("text=We have gold."))
     await page.fill("#token", "next")
     await page.press("#token", "Enter")
-    await page.waitForSelector("text=There is more.")
+    await shows(page, "There is more.")
     assert.strictEqual(times(await shownOn(page), "More"), 1)
     const stored = await page.evaluate(
       "JSON.stringify([localStorage.length, sessionStorage.length, document.cookie, location.href])"

@@ -1,4 +1,5 @@
 /** Studio as `heddle serve` serves it, in a browser: the command as a process, and pages with all that goes wrong. */
+import { assert } from "@effect/vitest"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
@@ -107,6 +108,13 @@ export const addressOf = async (page: Page): Promise<string> => {
 /** Waits until no run is under way: behind a sent message, only once something of its run is on the page. */
 export const rests = async (page: Page): Promise<void> => {
   await page.waitForSelector("#send")
+}
+
+/** Waits until the page shows a text, and says what it shows if it never does. */
+export const shows = async (page: Page, text: string): Promise<void> => {
+  await page.waitForSelector(`text=${text}`).catch(async () => {
+    assert.fail(`The page does not show "${text}", but:\n${await page.evaluate("document.body.innerText")}`)
+  })
 }
 
 /** Returns what the conversation shows. */
