@@ -299,6 +299,8 @@ describe("the prompt of a bridged model", () => {
         ]
         const [part] = (yield* promptOf(thread, "v4"))[2].content[0].output.value
         assert.deepStrictEqual(part, { type: "file", mediaType, data: { type: "data", data: png } })
+        const [older] = (yield* promptOf(thread, "v3"))[2].content[0].output.value
+        assert.deepStrictEqual(older, { type: "image-data", mediaType, data: png })
       }
     }))
 

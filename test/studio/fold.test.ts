@@ -48,7 +48,6 @@ const recounted = (run: Fold.Run): Omit<Fold.Counts, "most"> => {
     denied: having("denied"),
     cancelled: having("cancelled"),
     asks: having("asks"),
-    waited: calls.filter(({ waits }) => waits.length > 0).length,
     running: having("running")
   }
 }

@@ -42,7 +42,6 @@ const statesOf = (events: ReadonlyArray<Fold.Told>): ReadonlyMap<string, Fold.St
 const wrongCounts = ({ counts, list }: Fold.Run): ReadonlyArray<string> => {
   const expected = {
     early: list.filter(({ isEarly }) => isEarly).length,
-    waited: list.filter(({ waits }) => waits.length > 0).length,
     ...Object.fromEntries(
       (["failed", "denied", "cancelled", "asks", "running"] as const).map((
         state

@@ -310,7 +310,7 @@ const percentDecoded = (text: string): string | undefined =>
   Result.getOrUndefined(Result.try(() => decodeURIComponent(text)))
 
 const isImage = (part: Media.Media, { mediaType }: Source): boolean =>
-  part.type === "image" || mediaType?.startsWith("image/") === true
+  part.type === "image" || Media.isImageType(mediaType)
 
 const isText = ({ mediaType }: Source): boolean => Media.isTextual(mediaType)
 const isPdf = ({ mediaType = "application/pdf" }: Source): boolean => mediaType === "application/pdf"

@@ -17,14 +17,17 @@ export const isMedia = (part: Message.Part): part is Media => part.type === "ima
 export const mediaIn = (content: Message.Content): ReadonlyArray<Media> =>
   typeof content === "string" ? [] : content.filter(isMedia)
 
+/** Returns `true` for an image's media type, in capitals as well. */
+export const isImageType = (mediaType: string | undefined): boolean => /^image\//i.test(mediaType ?? "")
+
 /** Makes a part from model or tool output: an image, or a file of any other type. */
 export const made = (
   mediaType: string | undefined,
   source: { readonly data: string } | { readonly url: string },
   filename?: string
 ): Media =>
-  mediaType?.startsWith("image/") === true
-    ? { type: "image", mediaType, ...source }
+  isImageType(mediaType)
+    ? { type: "image", ...Wire.defined({ mediaType }), ...source }
     : { type: "file", ...Wire.defined({ mediaType, filename }), ...source }
 
 /** All parts of a message, starting with the reasoning beside its content. */

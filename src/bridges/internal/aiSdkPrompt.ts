@@ -247,7 +247,7 @@ const resultFile = (writing: Writing, source: BridgedThread.Source): Part => {
   const { content, filename, mediaType } = source
   if (writing.version === "v4") return file(writing, source)
   if (writing.version === "v2") return { type: "media", data: content, mediaType }
-  const kind = mediaType.startsWith("image/") ? "image" : "file"
+  const kind = Media.isImageType(mediaType) ? "image" : "file"
   if (typeof content !== "string") return { type: `${kind}-url`, url: content.href }
   return {
     type: `${kind}-data`,

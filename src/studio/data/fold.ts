@@ -171,7 +171,6 @@ export interface Counts {
   denied: number
   cancelled: number
   asks: number
-  waited: number
   running: number
   /** Most calls running at once. */
   most: number
@@ -262,7 +261,7 @@ export const make = (id: string, startedAt?: number): Run => ({
   sent: [],
   suspensions: [],
   abandoned: [],
-  counts: { early: 0, failed: 0, denied: 0, cancelled: 0, asks: 0, waited: 0, running: 0, most: 0 },
+  counts: { early: 0, failed: 0, denied: 0, cancelled: 0, asks: 0, running: 0, most: 0 },
   version: 0,
   revision: 0,
   last: new Map(),
@@ -411,7 +410,6 @@ const discard = (run: Run, turn: Turn, at: number, error: Event.PublicError | un
     if (call === undefined || call.started !== undefined) continue
     turnTo(run, call, "cancelled")
     run.counts.cancelled--
-    if (call.waits.length > 0) run.counts.waited--
     run.calls.delete(path)
   }
   if (kept.length < turn.calls.length) run.list = Array.from(run.calls.values())
@@ -519,7 +517,6 @@ const takeBackAlone = (run: Run): void => {
  */
 const forgetUnstarted = (run: Run, call: Call): void => {
   if (call.started !== undefined) return
-  if (call.waits.length > 0) run.counts.waited--
   for (const one of run.alone.calls) one.aloneBy.delete(call.path)
   takeBackAlone(run)
   call.waits.splice(0)
@@ -728,7 +725,6 @@ const forget = (run: Run, owner: string): void => {
   for (const call of Array.from(run.calls.values())) {
     if (!isWithin(call.owner)) continue
     if (call.state in counted) run.counts[counted[call.state as keyof typeof counted]]--
-    if (call.waits.length > 0) run.counts.waited--
     if (call.isEarly) run.counts.early--
     run.calls.delete(call.path)
   }
@@ -832,7 +828,6 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
     case "ToolQueued": {
       const known = call ?? begin(run, owner, event.id, event.name, undefined, now)
       const { behind = [], elsewhere, key, reason } = event
-      if (known.waits.length === 0) run.counts.waited++
       const wait: Wait = {
         reason,
         ...(key === undefined ? {} : { key }),
@@ -858,7 +853,6 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
         standAt(run, known, call === undefined ? since : Math.min(timeOf(run, event.asked), now))
       }
       if (event.waited !== undefined && known.started === undefined) {
-        if (known.waits.length === 0 && event.waited.length > 0) run.counts.waited++
         known.waits.splice(0, known.waits.length, ...waitsOf(known, owner, event.waited, now))
         for (const wait of known.waits) noteAlone(run, known, wait)
       }
