@@ -83,6 +83,9 @@ describe("the contents of a Gemini request", () => {
         ["[1]", { result: "[1]" }],
         ["{\"a\":1}", { a: 1 }],
         ["{\"a\":1", { result: "{\"a\":1" }],
+        ["{\"id\":900719925474099}", { id: 900719925474099 }],
+        // The smallest whole number that a double cannot hold.
+        ["{\"id\":9007199254740993}", { result: "{\"id\":9007199254740993}" }],
         ["{\"id\":12345678901234567890}", { result: "{\"id\":12345678901234567890}" }]
       ]
       for (const [content, response] of cases) assert.deepStrictEqual(yield* responseOf(content), response)

@@ -442,11 +442,13 @@ describe("Studio's fold", () => {
     ])
     const next = foldOf([
       { _tag: "RunStarted", runId: "s", at: 50 },
-      { _tag: "ToolResultEncoded", id: "o1", settled: true, isError: true, code: "denied", by: "ann", at: 60 }
+      { _tag: "ToolResultEncoded", id: "o1", settled: true, isError: true, code: "denied", by: "ann", at: 60 },
+      { _tag: "ToolResultEncoded", id: "o2", settled: true, content: "a…", originalLength: 70_000, at: 60 }
     ], "s")
     assert.strictEqual(next.calls.size, 0)
-    const [settled] = next.settled
+    const [settled, cut] = next.settled
     assert.deepStrictEqual(settled, { path: "o1", at: 10, state: "denied", code: "denied", by: "ann" })
+    assert.deepStrictEqual(cut, { path: "o2", at: 10, state: "done", content: "a…", originalLength: 70_000 })
     assert.isTrue(Fold.settle(asked, settled!))
     assert.deepStrictEqual([call(asked, "o1").state, call(asked, "o1").by, asked.counts.asks], ["denied", "ann", 0])
     assert.isFalse(Fold.settle(asked, settled!))

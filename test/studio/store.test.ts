@@ -2,7 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Words from "../../src/studio/chat/words.ts"
 import * as Client from "../../src/studio/data/client.ts"
-import type { Told } from "../../src/studio/data/fold.ts"
+import type { State, Told } from "../../src/studio/data/fold.ts"
 import * as Store from "../../src/studio/data/store.ts"
 
 /** Waits until the session has done what it can do without another answer. */
@@ -508,45 +508,59 @@ describe("a session on a page", () => {
     }
   })
 
-  it("V-07: a call continued by a later run has its result in the run that asked for it, live and after a reload", async () => {
-    const suspension = { id: "r1~c", kind: "approval", toolCall: { id: "c", name: "pay" } }
-    const asking = [
-      { _tag: "RunStarted", runId: "r1", at: 1 },
-      { _tag: "MessageStarted", at: 2 },
-      { _tag: "ToolCallCompleted", id: "c", name: "pay", arguments: {}, at: 3 },
-      { _tag: "MessageCompleted", at: 4 },
-      { _tag: "ToolApprovalRequested", toolCallId: "c", toolName: "pay", suspensions: [suspension], at: 5 },
-      { _tag: "ChatCompleted", outcome: { _tag: "Suspended" }, suspensions: [suspension], at: 6 }
-    ]
-    const carrying = [
-      { _tag: "RunStarted", runId: "r2", at: 10 },
-      { _tag: "ToolExecutionStarted", id: "c", name: "pay", at: 11 },
-      { _tag: "ToolResultEncoded", id: "c", content: "paid", at: 12 },
-      { ...ended, at: 13 }
-    ]
-    const calls = (page: ReturnType<typeof opened>) => {
-      const call = page.session.read().shown[0]?.run.calls.get("c")
-      return [call?.state, call?.content]
-    }
-    const live = opened()
-    await settled()
-    for (const event of asking) live.streams[0]?.tell(event)
-    await settled()
-    assert.deepStrictEqual(calls(live), ["asks", undefined])
-    for (const event of carrying.slice(0, 2)) live.streams[0]?.tell(event)
-    await settled()
-    assert.deepStrictEqual(calls(live), ["running", undefined])
-    for (const event of carrying.slice(2)) live.streams[0]?.tell(event)
-    await settled()
-    assert.deepStrictEqual(calls(live), ["done", "paid"])
-    const kept = opened()
-    kept.server.runs = [
-      { runId: "r1", startedAt: 1, events: asking as unknown as ReadonlyArray<Told> },
-      { runId: "r2", startedAt: 10, events: carrying as unknown as ReadonlyArray<Told> }
-    ]
-    await settled()
-    assert.deepStrictEqual(calls(kept), ["done", "paid"])
-  })
+  const results = {
+    "its result": { content: "paid" },
+    "its cut result": { content: "paid…", originalLength: 70_000 },
+    "its error": { isError: true, code: "handler_raised", content: "no money" },
+    "the person who stopped it": { isError: true, code: "cancelled", by: "ann", content: "stopped" },
+    "the denial with its reason": { isError: true, code: "denied", by: "ann", detail: "too dear", content: "denied" }
+  }
+  for (const [what, result] of Object.entries(results)) {
+    it(`V-07: a call continued by a later run has ${what} in the run that asked for it, live and after a reload`, async () => {
+      const suspension = { id: "r1~c", kind: "approval", toolCall: { id: "c", name: "pay" } }
+      const asking = [
+        { _tag: "RunStarted", runId: "r1", at: 1 },
+        { _tag: "MessageStarted", at: 2 },
+        { _tag: "ToolCallCompleted", id: "c", name: "pay", arguments: {}, at: 3 },
+        { _tag: "MessageCompleted", at: 4 },
+        { _tag: "ToolApprovalRequested", toolCallId: "c", toolName: "pay", suspensions: [suspension], at: 5 },
+        { _tag: "ChatCompleted", outcome: { _tag: "Suspended" }, suspensions: [suspension], at: 6 }
+      ]
+      const carrying = [
+        { _tag: "RunStarted", runId: "r2", at: 10 },
+        { _tag: "ToolExecutionStarted", id: "c", name: "pay", at: 11 },
+        { _tag: "ToolResultEncoded", id: "c", ...result, at: 12 },
+        { ...ended, at: 13 }
+      ]
+      const calls = (page: ReturnType<typeof opened>) => {
+        const call = page.session.read().shown[0]?.run.calls.get("c")
+        const { by, code, content, detail, originalLength, state } = call ?? assert.fail("no call")
+        return { by, code, content, detail, originalLength, state }
+      }
+      const none = { by: undefined, code: undefined, content: undefined, detail: undefined, originalLength: undefined }
+      const { isError: _, ...told } = { isError: false, ...result }
+      const states: Readonly<Record<string, State>> = { cancelled: "cancelled", denied: "denied" }
+      const state = "code" in told ? states[told.code] ?? "failed" : "done"
+      const live = opened()
+      await settled()
+      for (const event of asking) live.streams[0]?.tell(event)
+      await settled()
+      assert.deepStrictEqual(calls(live), { ...none, state: "asks" })
+      for (const event of carrying.slice(0, 2)) live.streams[0]?.tell(event)
+      await settled()
+      assert.deepStrictEqual(calls(live), { ...none, state: "running" })
+      for (const event of carrying.slice(2)) live.streams[0]?.tell(event)
+      await settled()
+      assert.deepStrictEqual(calls(live), { ...none, ...told, state })
+      const kept = opened()
+      kept.server.runs = [
+        { runId: "r1", startedAt: 1, events: asking as unknown as ReadonlyArray<Told> },
+        { runId: "r2", startedAt: 10, events: carrying as unknown as ReadonlyArray<Told> }
+      ]
+      await settled()
+      assert.deepStrictEqual(calls(kept), { ...none, ...told, state })
+    })
+  }
 
   it("V-09: a broken stream continues at its last offset, and the sentence about it disappears", async () => {
     const page = opened()

@@ -152,14 +152,10 @@ export interface Turn {
 }
 
 /** An answer to an earlier run's call, at the beginning of this run. */
-export interface Settled {
+export interface Settled extends Omit<Answered, "isError"> {
   readonly path: string
   readonly at: number
   readonly state: State
-  readonly content?: unknown
-  readonly code?: string
-  readonly by?: string
-  readonly detail?: string
   /** Arguments the call ran with. */
   readonly arguments?: unknown
 }
@@ -580,6 +576,15 @@ interface Answered {
   readonly detail?: string
 }
 
+/** Returns the told parts of an answer. */
+const toldOf = ({ by, code, content, detail, originalLength }: Answered): Omit<Answered, "isError"> => ({
+  ...(content === undefined ? {} : { content }),
+  ...(code === undefined ? {} : { code }),
+  ...(by === undefined ? {} : { by }),
+  ...(detail === undefined ? {} : { detail }),
+  ...(originalLength === undefined ? {} : { originalLength })
+})
+
 const stateOf = ({ code, isError }: Answered): State => {
   if (code === "denied") return "denied"
   if (code === "cancelled") return "cancelled"
@@ -600,14 +605,9 @@ const answer = (run: Run, call: Call, told: Answered, at: number): void => {
   close(call, at)
   call.ended ??= at
   forgetUnstarted(run, call)
-  const { by, code, content, detail, originalLength } = told
-  if (content !== undefined) call.content = content
-  if (code !== undefined) call.code = code
-  if (by !== undefined) call.by = by
   // A call finishing nevertheless was not stopped.
-  else if (stateOf(told) === "done") delete call.by
-  if (detail !== undefined) call.detail = detail
-  if (originalLength !== undefined) call.originalLength = originalLength
+  if (stateOf(told) === "done") delete call.by
+  Object.assign(call, toldOf(told))
   delete call.suspension
   turnTo(run, call, stateOf(told))
   closeWithin(run, call.path, call.state === "done" ? "done" : "cancelled", at)
@@ -662,17 +662,14 @@ export const settle = (earlier: Run, settled: Settled): boolean => {
 
 /** Returns the earlier run's version of a call carried on here. */
 export const carriedOn = (call: Call): Settled | undefined => {
-  const { content, code, by, detail, ended, owner, path, state, turn } = call
+  const { ended, owner, path, state, turn } = call
   return owner !== "" || turn >= 0 || state === "asks" || state === "asked"
     ? undefined
     : {
       path,
       at: ended ?? 0,
       state: state === "waiting" ? "running" : state,
-      ...(content === undefined ? {} : { content }),
-      ...(code === undefined ? {} : { code }),
-      ...(by === undefined ? {} : { by }),
-      ...(detail === undefined ? {} : { detail }),
+      ...toldOf(call),
       ...(call.arguments === undefined ? {} : { arguments: call.arguments })
     }
 }
@@ -883,16 +880,7 @@ const takeOf = (run: Run, event: Told, owner: string, outerAt: number | undefine
       if (call !== undefined) {
         if (!isReplayed || call.content === undefined) answer(run, call, event, now)
       } else if (owner === "") {
-        const { by, code, content, detail } = event
-        run.settled.push({
-          path: pathOf(owner, event.id),
-          at: now,
-          state: stateOf(event),
-          ...(content === undefined ? {} : { content }),
-          ...(code === undefined ? {} : { code }),
-          ...(by === undefined ? {} : { by }),
-          ...(detail === undefined ? {} : { detail })
-        })
+        run.settled.push({ path: pathOf(owner, event.id), at: now, state: stateOf(event), ...toldOf(event) })
       }
       return
     case "ToolHalt":
