@@ -71,6 +71,21 @@ describe("Response.sumUsage", () => {
     })
   })
 
+  it("costs in two currencies sum to the currency XXX, and a report without a cost has no currency", () => {
+    const free = Response.usage({ inputTokens: 5, extra: { currency: "USD" } })
+    for (const cost of ["inputCost", "outputCost", "totalCost"] as const) {
+      const euros = Response.usage({ [cost]: 1, extra: { currency: "EUR" } })
+      const dollars = Response.usage({ [cost]: 2, extra: { currency: "USD" } })
+      const currencyOf = (...usages: ReadonlyArray<Response.Usage>) => Response.sumUsage(usages)?.extra["currency"]
+      assert.deepStrictEqual(Response.sumUsage([euros, dollars]), { ...none, [cost]: 3, extra: { currency: "XXX" } })
+      assert.deepStrictEqual([currencyOf(euros, euros), currencyOf(euros, free), currencyOf(free, euros)], [
+        "EUR",
+        "EUR",
+        "EUR"
+      ])
+    }
+  })
+
   it("R-204: the sum without any report is null", () => {
     assert.isNull(Response.sumUsage([]))
     assert.isNull(Response.sumUsage([null, null]))

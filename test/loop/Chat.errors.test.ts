@@ -191,6 +191,19 @@ describe("Chat: runs that fail midway", () => {
       return { awaited, errors, events }
     })
 
+  it.effect("M-04: a foreign element within a chunk ends the reply behind the events before that element", () =>
+    Effect.gen(function*() {
+      for (const view of views) {
+        const reply = () => Stream.make(said, {} as never, { ...said, delta: "q" })
+        const { awaited, events } = yield* deaths([reply], view)
+        assert.isTrue(Exit.isSuccess(awaited))
+        if (!Exit.isSuccess(awaited)) return
+        assert.include(String(errorOf(awaited.value)), "which is not an event")
+        assert.strictEqual(awaited.value.steps[0]?.response.outputText, "p")
+        assert.deepStrictEqual(only(events, "TextDelta").map(({ delta }) => delta), ["p"])
+      }
+    }))
+
   for (const [name, dies] of Object.entries(dying)) {
     it.effect(`M-04: an adapter that ${name} in the second turn ends the run as Failed, with the defect and every step`, () =>
       Effect.gen(function*() {

@@ -203,6 +203,7 @@ describe("Step: checks before the request", () => {
         { properties: { next: { $ref: "#" } } },
         { $ref: "#/definitions/A", definitions: { A: { type: "object" } } },
         { $ref: "#/$defs/a~1b~0c", $defs: { "a/b~c": true } },
+        { $ref: "#/$defs/a~01b", $defs: { "a~1b": {} } },
         { $ref: "#/$defs/a%20b", $defs: { "a b": {} } },
         { properties: { a: { type: "string" }, b: { $ref: "#/properties/a" } } },
         { anyOf: [{ $ref: "#/anyOf/1" }, { type: "object" }] },

@@ -95,6 +95,19 @@ describe("ToolExecutionStarted.waited", () => {
       })
     }).pipe(Effect.provide(Limits.layer({ permits: 5 }))))
 
+  it.effect("V-22: a wait for a keyed permit names the call that has the permit, and no ended call", () =>
+    Effect.gen(function*() {
+      const tools = [work("ann", 10, { limits: [account("ann")] }), work("other", 15), work("short", 5)]
+      const calls = [call("a", "ann"), call("b", "ann"), call("o", "other"), call("s", "short"), call("c", "ann")]
+      const first = { reason: "permit", behind: ["a", "b", "o"] } as const
+      // The call `c` begins at 15 s: `a` has ended, and `b` has the permit of the key.
+      assert.deepStrictEqual(yield* waitsOf(calls, tools, { maxConcurrency: 3 }), {
+        b: [{ reason: "key", key: "account:ann", behind: ["a"], millis: 10_000 }],
+        s: [{ ...first, millis: 10_000 }],
+        c: [{ ...first, millis: 15_000 }, { reason: "key", key: "account:ann", behind: ["b"], millis: 5_000 }]
+      })
+    }).pipe(Effect.provide(Limits.layer({ permits: 5 }))))
+
   it.effect("V-22: a started call lists waits for permits of another run as elsewhere", () =>
     Effect.gen(function*() {
       const tools = [work("ann", 10, { limits: [account("ann")] })]

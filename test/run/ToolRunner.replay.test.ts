@@ -333,6 +333,8 @@ describe("a replayed call", () => {
         },
         { _tag: "ToolResultEncoded", id: "a", content: "{\"charged\":9}", replayed: true }
       ])
+      const cut = answered({ originalLength: 99 })
+      assert.deepInclude(last(yield* eventsOf([charge], { a: cut })), { originalLength: 99, replayed: true })
       const asking = { ...started, waits: question }
       assert.deepInclude(last(yield* eventsOf([charge], { a: asking })), { _tag: "AskUserRequested", replayed: true })
       const halting = answered({ halt: { haltedReason: "enough", haltToolCallId: "a", haltResult: 1 } })

@@ -40,6 +40,29 @@ describe("Session.snapshot", () => {
       assert.deepStrictEqual([ended.session.status, runs], ["completed", [{ amount: 5 }]])
     }).pipe(memory))
 
+  it.effect("a snapshot keeps the runs inside a call that asks with resume, and its next attempt repeats none of them", () =>
+    Effect.gen(function*() {
+      const said: Array<string> = []
+      const plan = Tool.make("plan", {
+        parameters: {},
+        handler: (_, { resumed }) =>
+          Effect.map(Chat.run("Inside"), ({ thread }) => {
+            said.push(Message.text(thread.messages.at(-1)!))
+            return resumed === undefined ? Tool.askUser("Sure?", { resume: {} }) : "planned"
+          })
+      })
+      const model = yield* Script.make([calling("plan:c0"), [Script.text("a plan"), Script.finish("stop")], done])
+      yield* Effect.gen(function*() {
+        const begun = yield* Session.open("s")
+        const asked = yield* Session.keep(begun, (session) => Session.reply(session, "Plan", { tools: [plan] }))
+        const kept = yield* Session.snapshot(asked)
+        const given = yield* Session.keep(kept, (session) => Session.answer(session, "c0", "yes"))
+        const ended = yield* Session.keep(given, (session) => Session.continue(session, null, { tools: [plan] }))
+        assert.deepStrictEqual([ended.session.status, said], ["completed", ["a plan", "a plan"]])
+      }).pipe(Effect.provide(model.layer))
+      assert.lengthOf(yield* model.requests, 3)
+    }).pipe(memory))
+
   it.effect("a snapshot of a nested run is refused and removes nothing, and its parent continues the run", () =>
     Effect.gen(function*() {
       const { pay, runs } = payer()

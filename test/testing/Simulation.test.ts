@@ -32,6 +32,19 @@ describe("Simulation", () => {
       assert.strictEqual(report.sleeping, 1)
     }))
 
+  it.effect("sleepers with the same end time wake in the order in which they fell asleep", () =>
+    Effect.gen(function*() {
+      const woken: Array<string> = []
+      const sleeper = (name: string, millis: number) =>
+        Effect.andThen(Effect.sleep(millis), Effect.sync(() => void woken.push(name)))
+      yield* Simulation.run(
+        Effect.all([sleeper("a", 10), sleeper("b", 10), sleeper("c", 5), sleeper("d", 10)], {
+          concurrency: "unbounded"
+        })
+      )
+      assert.deepStrictEqual(woken, ["c", "a", "b", "d"])
+    }))
+
   it.effect("a simulation of an effect that never ends has no exit", () =>
     Effect.gen(function*() {
       const report = yield* Simulation.run(Effect.never)
