@@ -89,9 +89,9 @@ for (const [where, store] of Object.entries(stores)) {
         assert.deepInclude(allowed, { name: "pay", remember: "tool", by: "ann" })
         assert.notProperty(allowed, "arguments")
         const later = yield* reply("s", [paying({ amount: 6 }, { amount: 7 }), done], [pay])
-        assert.deepStrictEqual([later.session.status, runs], ["completed", [{ amount: 5 }, { amount: 6 }, {
-          amount: 7
-        }]])
+        assert.strictEqual(later.session.status, "completed")
+        // The platform computes a hash for each call, and may end the second computation first.
+        assert.sameDeepMembers(runs, [{ amount: 5 }, { amount: 6 }, { amount: 7 }])
         const records = yield* journalOf("s")
         const settled = records.filter((record) => record._tag === "CallSettled")
         assert.deepStrictEqual(settled.map(({ by, remember }) => [by, remember]), [["ann", "tool"]])
