@@ -266,7 +266,11 @@ const behind = (lived: ReadonlyArray<Lived>, written: ReadonlyArray<Written>, in
       // Most looks find several records.
       if (record._tag === "CallStarted" || record._tag === "RunEnded") yield* TestClock.adjust("1 second")
     }
-    yield* TestClock.adjust("3 seconds")
+    // Each look reads with the platform, and the next one waits for the clock behind it.
+    for (let looks = 0; looks < 10; looks++) {
+      yield* TestClock.adjust("1 second")
+      yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
+    }
     yield* Deferred.succeed(over, undefined)
     yield* Effect.forEach(readers, Fiber.join)
     return { cut: picturesOf(cut.told), loaded: picturesOf(loaded.told) }
