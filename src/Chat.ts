@@ -64,7 +64,7 @@ export interface Options<
    * without tools. That call does not count as a turn. `false` by default.
    */
   readonly structuredFinalize?: boolean
-  /** User message introducing that call: one line of text by default, none for `""`. */
+  /** User message before the final call: one line by default; `""` sends no message. */
   readonly finalizePrompt?: string
   /**
    * Rules of the run, asked in order, after `haltWhen` and before the turn limit: they can end the run, but not exceed

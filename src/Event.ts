@@ -450,7 +450,7 @@ const chatEnd = {
   haltedReason: Schema.String,
   /** Question waiting for the user. Derived from `outcome`; absent unless that is `AskUser`. */
   pendingQuestion: Schema.optionalKey(Schema.String),
-  /** Id of the asking call. Derived from `outcome`; absent unless that is `AskUser`. */
+  /** Asking call, by id. Derived from `outcome`, for `AskUser` only. */
   pendingToolCallId: Schema.optionalKey(Schema.String),
   /** All waiting calls, in call order. Absent without such calls. */
   suspensions: Schema.optionalKey(Schema.Array(Suspension)),

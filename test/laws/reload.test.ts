@@ -267,10 +267,7 @@ const behind = (lived: ReadonlyArray<Lived>, written: ReadonlyArray<Written>, in
       if (record._tag === "CallStarted" || record._tag === "RunEnded") yield* TestClock.adjust("1 second")
     }
     // Each look reads with the platform, and the next one waits for the clock behind it.
-    for (let looks = 0; looks < 10; looks++) {
-      yield* TestClock.adjust("1 second")
-      yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
-    }
+    for (let looks = 0; looks < 10; looks++) yield* TestClock.adjust("1 second")
     yield* Deferred.succeed(over, undefined)
     yield* Effect.forEach(readers, Fiber.join)
     return { cut: picturesOf(cut.told), loaded: picturesOf(loaded.told) }
@@ -309,10 +306,7 @@ const resumed = (written: ReadonlyArray<Written>, cut: number) =>
       Effect.forkChild({ startImmediately: true })
     )
     // Parts of a run wait for the platform and not for the clock, such as for a hash: what sleeps behind them sleeps later.
-    while (resuming.pollUnsafe() === undefined) {
-      yield* TestClock.adjust(10)
-      yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
-    }
+    while (resuming.pollUnsafe() === undefined) yield* TestClock.adjust(10)
     yield* Fiber.join(resuming)
     const whole = yield* JournalEvents.eventsOf("s", runId, {})
     return { live: pictureOf(runId, [...past, ...lived]), whole: pictureOf(runId, whole) }

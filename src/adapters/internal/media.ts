@@ -177,8 +177,7 @@ export const dataUri = (part: Media): string => `data:${givenType(part)};base64,
 /** Media type in lower case and without parameters, if known. */
 export const plainTypeOf = (part: Media): string | undefined => typeOf(part)?.split(";")[0]?.trim().toLowerCase()
 
-export const isImage = (part: Media): boolean =>
-  part.type === "image" || plainTypeOf(part)?.startsWith("image/") === true
+export const isImage = (part: Media): boolean => part.type === "image" || isImageType(typeOf(part))
 
 /** Returns `true` for images all providers can read. An unknown type counts as readable. */
 export const isCommonImage = (part: Media): boolean => {

@@ -80,7 +80,7 @@ export interface RunnerOptions<E, R, Failure = unknown> {
    * Defaults to 30 seconds.
    */
   readonly toolTimeout?: Declared.TimeoutInput | undefined
-  /** Number of handlers running at once. Defaults to twice the number of cores. */
+  /** Most handlers running at once. Default: two per core. */
   readonly maxConcurrency?: number | undefined
   /**
    * Value of `call.context` for handlers. Replaces the application's context (`Policy.Defaults`), which is the default,
@@ -249,7 +249,7 @@ export interface Settings<E, R> {
   readonly idleMillis: number
   /** Time for stopped code to stop, in milliseconds. */
   readonly graceMillis: number
-  /** Number of handlers running at once. `undefined` for twice the number of cores. */
+  /** Most handlers running at once. `undefined`: two per core. */
   readonly maxConcurrency: number | undefined
   /** Requested deadline, or `undefined`. */
   readonly deadline: DeadlineWish | undefined

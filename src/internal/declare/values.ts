@@ -26,7 +26,7 @@ interface Parts {
   readonly isShown?: boolean
 }
 
-/** A kind of value: the description of right values, and the test. */
+/** A kind of value: describes and tests right values. */
 export class Kind {
   readonly right: string
   readonly accepts: Accepts

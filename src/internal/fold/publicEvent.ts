@@ -216,7 +216,7 @@ export interface PublicOutcome {
   readonly status?: string
   /** Source of the cancellation, for `Cancelled`. */
   readonly reason?: string
-  /** Id of the call that ended the run, for `Halted` and `ToolFailed`. */
+  /** Id of the halting or failed call, for `Halted` and `ToolFailed`. */
   readonly haltToolCallId?: string
   /** The error, for `Failed`. */
   readonly error?: PublicError

@@ -41,7 +41,7 @@ class Unread<E> {
   private readonly growing = new Map<string, Growing>()
   /** The growing text or reasoning, which keep their order among each other. */
   private said: string | undefined
-  /** Places of events that a later event with the same name replaces. */
+  /** Places of replaceable events, by name: a later event takes the place. */
   private readonly latest = new Map<string, number>()
   private exit: Exit.Exit<unknown, E> | undefined
   private readonly latch = Latch.makeUnsafe(false)

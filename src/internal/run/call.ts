@@ -374,7 +374,8 @@ export class Call<E> implements Task, Handler {
         : (job, context) => {
           const stop = this.inner ?? cancellation
           if (context.attempt !== this.context.attempt) return begun(job, context, executor, journal, stop)
-          return begun(job, context, executor, journal, stop, this.waited, () => this.startedAgain())
+          const started = this.replayed?.hasStarted === true ? () => this.startedAgain() : undefined
+          return begun(job, context, executor, journal, stop, this.waited, started)
         },
       this.inner,
       (error, attempt) => this.mayTryAgain(error, attempt),
@@ -390,7 +391,7 @@ export class Call<E> implements Task, Handler {
   /** Reports the first attempt since the run was resumed, of a call started before. */
   private startedAgain(): void {
     const { context: { attempt }, host, job: { call, index } } = this
-    if (this.replayed?.hasStarted !== true || this.phase !== "running" || host.isOver) return
+    if (this.phase !== "running" || host.isOver) return
     host.events.started(index, RunJournal.startOf(call, attempt, host.environment.settings.policy, this.waited))
   }
 
@@ -997,7 +998,7 @@ const retrying = (
     return from(1, Schedule.CurrentMetadata.defaultValue())
   })
 
-/** Returns the outcome of an executor that failed, died or was interrupted. */
+/** Returns the outcome for a failed, dead or interrupted executor. */
 const crashed = (call: Message.ToolCall, cause: Cause.Cause<unknown>): Tool.Outcome => ({
   _tag: "Error",
   error: toolError(Cause.hasInterruptsOnly(cause) ? "handler_exit" : "handler_raised", call, {
