@@ -10,6 +10,7 @@ import * as Stream from "effect/Stream"
 import { Adapter, Chat, Collector, Message, Policy, type Rule, Session, Tool } from "heddle"
 import { Worker } from "heddle/durable"
 import { Script } from "heddle/testing"
+import { stores } from "../support/edges.ts"
 import { kept, killedAtEach, look, modelOf, type Replies, resumed } from "../support/ruled.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
 
@@ -190,6 +191,85 @@ describe("prepareStep", () => {
       })
       assert.deepStrictEqual(whole.asked.map(({ model }) => model), ["model 0", "model 1", "model 2"])
     }))
+
+  it.effect("G56: a run resumed without the tool that a recorded change forces does not force its call", () =>
+    Effect.gen(function*() {
+      for (const toolChoice of [{ name: "send" }, "required"] as const) {
+        const prepareStep = () => ({ tools: ["send"], toolChoice })
+        const before = yield* kept(looking(0), { tools: [look, send], rules: [], prepareStep })
+        const cut = before.records.findIndex(({ _tag }) => _tag === "StepPrepared") + 1
+        for (const tools of [[look], [look, send]]) {
+          const { asked } = yield* resumed(looking(0), { tools, rules: [], prepareStep }, before.records.slice(0, cut))
+          const shown = asked.map((request) => [request.tools.length, request.toolChoice])
+          assert.deepStrictEqual(shown, tools.length === 1 ? [[0, undefined]] : [[1, toolChoice]])
+        }
+      }
+    }))
+
+  for (const [where, store] of Object.entries(stores)) {
+    it.effect(`G56: a run whose steps change each field, killed behind any record, makes the requests of the uncut run: ${where}`, () =>
+      Effect.gen(function*() {
+        const changes: ReadonlyArray<Rule.Change> = [
+          { adapter: "strong", toolChoice: { name: "send" }, tools: ["send"], system: "Be exact." },
+          { model: "large", temperature: 1, maxTokens: 5, tools: ["look"] },
+          { adapter: "strong", tools: [], options: { effort: "high" } }
+        ]
+        const asked: Array<Adapter.Request & { readonly by: string }> = []
+        // Each reply but the last calls both tools, of which a step offers one.
+        const replies: Replies = ({ messages }) => {
+          const turn = messages.filter(({ role }) => role === "assistant").length
+          return turn < 2
+            ? [toolCall(`a${turn}`, "look"), toolCall(`b${turn}`, "send"), finish("tool_calls")]
+            : [text("done"), finish("stop")]
+        }
+        const layerOf = (by: string) => {
+          const service = modelOf(replies, [])
+          return Adapter.layer({
+            stream: (request) => {
+              asked.push({ ...JSON.parse(JSON.stringify(request)), by })
+              return service.stream(request)
+            }
+          })
+        }
+        const model = Adapter.named({ fast: layerOf("fast"), strong: layerOf("strong") })
+        let prepared: Array<number> = []
+        const given = {
+          tools: [look, Tool.make("send", { parameters: {}, readOnly: true, handler: () => Effect.succeed("sent") })],
+          prepareStep: ({ stepIndex }: Rule.Place) =>
+            Effect.sync(() => {
+              prepared.push(stepIndex)
+              return changes[stepIndex]!
+            })
+        }
+        const whole = yield* Effect.gen(function*() {
+          const { value } = yield* Session.keep(
+            yield* Session.open("s"),
+            (session) => Session.reply(session, "go", { ...given, requestId: "run" })
+          )
+          return { result: value.result, records: yield* journalOf("s") }
+        }).pipe(Effect.provide([model, Layer.fresh(store)]))
+        const all = asked.splice(0)
+        assert.deepStrictEqual(all.map(({ by, tools }) => [by, ...tools.map(({ name }) => name)]), [
+          ["strong", "send"],
+          ["fast", "look"],
+          ["strong"]
+        ])
+        for (let length = 2; length < whole.records.length; length++) {
+          const before = whole.records.slice(0, length)
+          prepared = []
+          const result = yield* Effect.gen(function*() {
+            yield* (yield* Session.Store).append("s", 0, before as never)
+            const cut = (yield* Session.load("s"))!
+            return (yield* Session.resume(cut, { ...given, takeOver: true })).value.result
+          }).pipe(Effect.provide([model, Layer.fresh(store)]))
+          const again = asked.splice(0)
+          const recorded = before.filter(({ _tag }) => _tag === "StepPrepared").length
+          assert.deepStrictEqual(prepared, [0, 1, 2].slice(recorded), `killed behind record ${length}`)
+          assert.deepStrictEqual(again, again.length === 0 ? [] : all.slice(-again.length), `record ${length}`)
+          assert.deepStrictEqual(result, whole.result, `killed behind record ${length}`)
+        }
+      }))
+  }
 
   it.effect("G56: a run begun without prepareStep does not call prepareStep for a recorded reply", () =>
     Effect.gen(function*() {

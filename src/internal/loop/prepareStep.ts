@@ -144,6 +144,13 @@ const changed = (ask: Ask, { adapter, options, system, tools: wanted, ...fields 
   }
 }
 
+/** Applies a recorded change. A run resumed without a tool cannot force its call. */
+const repeated = (ask: Ask, change: Change): Ask => {
+  const next = changed(ask, change)
+  const { toolChoice, ...template } = next.template
+  return Requests.canForce(toolChoice, next.tools) ? next : { ...next, template }
+}
+
 /** Returns a step's request with a new change, noted for the step. */
 const noting = (ask: Ask, at: At, given: Change): Asked => {
   check(given, ask)
@@ -165,7 +172,7 @@ export const preparing = <E, R>(prepare: Prepare<E, R>, spender?: Spender): Rule
   name,
   ask: (ask, at) => {
     const noted = noteIn(at.noted, name)
-    if (noted !== undefined) return changed(ask, noted as Change)
+    if (noted !== undefined) return repeated(ask, noted as Change)
     if (at.isRepeated) return ask
     return Effect.mapEager(
       ToolOptions.toEffect<Change, E, R>(prepare(placeOf(ask, at, spender)), name, "return a change or an Effect"),
