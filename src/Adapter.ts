@@ -3,6 +3,7 @@
  * closes the connection.
  */
 import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -22,6 +23,7 @@ import * as EventJson from "./internal/fold/eventJson.ts"
 import * as Fold from "./internal/fold/fold.ts"
 import * as Outcomes from "./internal/fold/runOutcome.ts"
 import * as Json from "./internal/json.ts"
+import * as Pulled from "./internal/loop/scopedPull.ts"
 import type * as Telemetry from "./internal/telemetry.ts"
 import type * as Message from "./Message.ts"
 import * as Policy from "./Policy.ts"
@@ -367,22 +369,41 @@ const isPassing = (when: (error: AdapterError) => unknown, error: AdapterError):
   throw new TypeError(`Adapter.fallback: when must return true or false; got: ${Json.render(verdict)}`)
 }
 
-/** Tells whether an event says something: text, reasoning or a call. */
-const says = ({ _tag }: Event.AdapterEvent): boolean => _tag !== "MessageStarted" && _tag !== "RawChunk"
+/** Returns a function hearing a reply event by event: it tells whether text, reasoning or a call came so far. */
+const listener = (): (event: Event.AdapterEvent) => boolean => {
+  const state = Fold.initial(Policy.standard)
+  return (event) => {
+    Outcomes.heard(state, event)
+    return Fold.hasSaid(state)
+  }
+}
 
-/** Bounds the time until a reply says something. */
+/** Bounds the time until a reply says something. The reader's time between two pulls does not count. */
 const bounded = (name: string, within: Duration.Duration, service: Service): Service => ({
   ...service,
   stream: (request) =>
-    Stream.suspend(() => {
-      let hasSaid = false
-      const late = Effect.flatMap(Effect.sleep(within), () => {
-        if (hasSaid) return Effect.never
+    Pulled.stream((scope) => {
+      let left = Duration.toMillis(within)
+      let isOver = false
+      const says = listener()
+      const late = Effect.suspend(() => {
         const detail = `${name} said nothing within ${Duration.format(within)}`
         return Effect.fail(new AdapterError({ reason: "timeout", detail }))
       })
-      const read = Stream.tap(service.stream(request), (event) => Effect.sync(() => void (hasSaid ||= says(event))))
-      return Stream.interruptWhen(read, late)
+      const timed = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<A, E | AdapterError> =>
+        Effect.flatMap(Clock.currentTimeMillis, (from) =>
+          effect.pipe(
+            Effect.timeoutOrElse({ duration: left, orElse: () => late }),
+            Effect.tap(() => Effect.map(Clock.currentTimeMillis, (now) => void (left -= now - from)))
+          ))
+      return Effect.map(timed(Pulled.open(service.stream(request), scope)), (next) => (context) =>
+        isOver ? next(context) : Effect.tap(timed(next(context)), (events) =>
+          Effect.sync(() => {
+            // A whole reply without a word is no silence.
+            isOver = events.some((event) =>
+              says(event) || event._tag === "MessageCompleted"
+            )
+          })))
     })
 })
 
@@ -463,6 +484,7 @@ const asking = (
 ): Stream.Stream<Event.AdapterEvent, AdapterError> =>
   Stream.suspend(() => {
     let unsaid: Array<Event.AdapterEvent> | undefined = []
+    const says = listener()
     const events = candidate.behind(candidate.adapter, tried).stream(candidate.template(request))
     const said = Stream.flattenIterable(Stream.map(events, (event): ReadonlyArray<Event.AdapterEvent> => {
       if (unsaid === undefined) return [event]
@@ -536,8 +558,10 @@ export const fallback = <const Given extends ReadonlyArray<FallbackOptions<any, 
       const [first, ...others] = candidatesOf(
         services.map((service, index) => [candidates[index] as FallbackOptions, service] as const)
       )
+      // Names inside a candidate would lead past the other candidates.
+      const { named: _, ...own } = first.adapter
       return {
-        ...first.adapter,
+        ...own,
         candidates: [first, ...others],
         stream: (request) => asking(first, request, [])
       }

@@ -9,16 +9,17 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Chat, Collector, Event, Message, Session, Tool } from "heddle"
+import { Adapter, Chat, Collector, Event, Message, type Rule, Session, Step, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { AgUi, UiStream } from "heddle/ui"
 import * as Adapters from "../support/adapters.ts"
+import { stores } from "../support/edges.ts"
 import { names as protocolNames, protocols } from "../support/replies.ts"
 import { killedAtEach, look, modelOf, type Replies } from "../support/ruled.ts"
 import * as SdkTypes from "../support/sdkTypes.ts"
 import * as Server from "../support/server.ts"
 import * as Spans from "../support/spans.ts"
-import { prefixed } from "../support/survivor.ts"
+import { journalOf, prefixed } from "../support/survivor.ts"
 
 const { finish, text, toolCall, usage } = Script
 
@@ -286,6 +287,40 @@ describe("a switch", () => {
       assert.deepStrictEqual(found.asked, ["a"])
     }))
 
+  it.effect("R-518: `within` does not count the time in which the reader pulls nothing", () =>
+    Effect.gen(function*() {
+      const asked: Array<string> = []
+      const layerOf = (name: string) => Adapter.layer(noting(asked, name, good))
+      const models = Adapter.fallback([{ layer: layerOf("a"), within: "2 seconds", name: "a" }, {
+        layer: layerOf("b")
+      }])
+      const onEvent = ({ _tag }: Event.Event) => _tag === "MessageStarted" ? Effect.sleep("1 minute") : Effect.void
+      const fiber = yield* Effect.forkChild(Effect.provide(Chat.run("go", { onEvent }), models))
+      yield* TestClock.adjust("5 minutes")
+      const { outcome } = yield* Fiber.join(fiber)
+      assert.deepStrictEqual([asked, outcome._tag], [["a"], "Completed"])
+    }))
+
+  it.effect("R-518: `within` bounds the time that an adapter takes to connect, and all of its silence together", () =>
+    Effect.gen(function*() {
+      const connecting: Adapter.Service = { stream: () => Stream.unwrap(Effect.as(Effect.never, Stream.empty)) }
+      // Each second it says nothing once more.
+      const busy: Adapter.Service = {
+        stream: () =>
+          Stream.concat(
+            Stream.make(started),
+            Stream.fromEffectRepeat(Effect.as(Effect.sleep("1 second"), { _tag: "RawChunk", chunk: {} } as const))
+          )
+      }
+      for (const  of of[connecting, busy]) {
+        const fiber = yield* Effect.forkChild(over([{ of, within: "2500 millis" }, good]))
+        yield* TestClock.adjust("2499 millis")
+        assert.isUndefined(fiber.pollUnsafe())
+        yield* TestClock.adjust("1 millis")
+        assert.deepStrictEqual((yield* Fiber.join(fiber)).asked, ["a", "b"])
+      }
+    }))
+
   it.effect("R-518: the fold of the events of a switched run equals its result", () =>
     Effect.gen(function*() {
       const { events, result } = yield* over([broken("timeout", [started, spent]), modelOf(looking, [])], {
@@ -321,6 +356,32 @@ describe("Adapter.fallback without a loop", () => {
         )
         assert.strictEqual(events.filter((tag) => tag === "MessageStarted").length, 1)
         assert.strictEqual(events.at(-1), passing.includes(reason) ? "MessageCompleted" : "RawChunk")
+      }
+    }))
+
+  it.effect("G34: a run, a step, a classification and a bare stream agree on what says something", () =>
+    Effect.gen(function*() {
+      const whole = { _tag: "MessageCompleted", message: Message.assistant(""), finishReason: "stop" } as const
+      const replies: ReadonlyArray<readonly [behind: ReadonlyArray<Event.AdapterEvent>, isSwitched: boolean]> = [
+        [[{ _tag: "TextDelta", id: null, delta: "" }], true],
+        [[{ _tag: "ReasoningDelta", id: null, delta: "" }], true],
+        [[whole], true],
+        [[{ _tag: "TextDelta", id: null, delta: "a" }], false],
+        [[{ _tag: "ReasoningDelta", id: null, delta: "a" }], false],
+        [[{ _tag: "TextCompleted", id: null, text: "a" }], false],
+        [[{ _tag: "ToolCallStarted", id: "c", name: "look" }], false]
+      ]
+      const bare = Stream.runDrain(Stream.unwrap(
+        Adapter.Adapter.useSync((adapter) => adapter.stream({ messages: [Message.user("go")], tools: [] }))
+      ))
+      for (const [behind, isSwitched] of replies) {
+        const asked: Array<string> = []
+        const layer = two(broken("timeout", [started, ...behind]), asked)
+        for (const ran of [Chat.run("go"), Step.run("go"), Adapter.classify("go"), bare]) {
+          asked.length = 0
+          yield* Effect.exit(Effect.provide(ran as typeof bare, layer))
+          assert.deepStrictEqual(asked, isSwitched ? ["a", "b"] : ["a"], JSON.stringify(behind))
+        }
       }
     }))
 
@@ -363,6 +424,78 @@ describe("a changed adapter", () => {
         assert.deepStrictEqual(asked, ["asked:first", "asked:second"])
       }
     }))
+
+  it.effect("R-517: candidates stay candidates where the first is a named adapter, and its names lead past none of them", () =>
+    Effect.gen(function*() {
+      const asked: Array<string> = []
+      const layerOf = (name: string, service: Adapter.Service) => Adapter.layer(noting(asked, name, service))
+      const inner = Adapter.named({ fast: layerOf("fast", broken("timeout")), strong: layerOf("strong", good) })
+      const models = Adapter.fallback([{ layer: inner, name: "a" }, { layer: layerOf("b", good), name: "b" }])
+      for (const layer of [models, Adapter.map((adapter) => adapter).pipe(Layer.provide(models))]) {
+        asked.length = 0
+        const result = yield* Chat.run("go").pipe(Effect.provide(layer))
+        assert.deepStrictEqual([result.finalResponse?.outputText, asked], ["done", ["fast", "b"]])
+      }
+      const exit = yield* Effect.exit(
+        Chat.run("go", { prepareStep: () => ({ adapter: "strong" }) }).pipe(Effect.provide(models))
+      )
+      assert.match(String(Exit.isFailure(exit) && exit.cause), /no adapter "strong"; those of Adapter.named: none/)
+    }))
+})
+
+describe("candidates of several named adapters", () => {
+  /** Adapters of two candidates each, whose names are the same. The first of them is down. */
+  const models = (asked: Array<string>) => {
+    const both = (name: string, isDown: boolean) =>
+      Adapter.fallback([
+        { layer: Adapter.layer(noting(asked, `${name}1`, isDown ? broken("timeout") : modelOf(twice, []))), name: "1" },
+        { layer: Adapter.layer(noting(asked, `${name}2`, modelOf(twice, []))), name: "2" }
+      ])
+    return Adapter.named({ left: both("left", true), right: both("right", false), far: both("far", true) })
+  }
+  /** Calls `look` in the first four turns. */
+  const twice: Replies = ({ messages }) => {
+    const turn = messages.filter(({ role }) => role === "assistant").length
+    return turn < 4 ? [toolCall(`c${turn}`, "look"), finish("tool_calls")] : [text("done"), finish("stop")]
+  }
+  const names = ["left", "right", "far", "left", "far"]
+  const given = { tools: [look], prepareStep: ({ stepIndex }: Rule.Place) => ({ adapter: names[stepIndex]! }) }
+  const all = ["left1", "left2", "right1", "far1", "far2", "left2", "far2"]
+
+  it.effect("R-518: a switch among the candidates of one named adapter leaves the candidates of the others, and lasts", () =>
+    Effect.gen(function*() {
+      const asked: Array<string> = []
+      yield* Chat.run("go", given).pipe(Effect.provide(models(asked)))
+      assert.deepStrictEqual(asked, all)
+      // The default adapter is the first of the named ones, with its candidates.
+      asked.length = 0
+      const prepareStep = ({ stepIndex }: Rule.Place) => stepIndex % 2 === 0 ? {} : { adapter: names[stepIndex]! }
+      yield* Chat.run("go", { tools: [look], prepareStep }).pipe(Effect.provide(models(asked)))
+      assert.deepStrictEqual(asked, ["left1", "left2", "right1", "left2", "left2", "left2"])
+    }))
+
+  for (const [where, store] of Object.entries(stores)) {
+    it.effect(`G93: a run over several named adapters with candidates, killed behind any record, asks as the uncut run: ${where}`, () =>
+      Effect.gen(function*() {
+        const asked: Array<string> = []
+        const layer = models(asked)
+        const records = yield* Effect.gen(function*() {
+          yield* Session.keep(yield* Session.open("s"), (session) => Session.reply(session, "go", given))
+          return yield* journalOf("s")
+        }).pipe(Effect.provide([layer, Layer.fresh(store)]))
+        assert.deepStrictEqual(asked, all)
+        for (let length = 2; length < records.length; length++) {
+          asked.length = 0
+          const result = yield* Effect.gen(function*() {
+            yield* (yield* Session.Store).append("s", 0, records.slice(0, length) as never)
+            const cut = (yield* Session.load("s"))!
+            return (yield* Session.resume(cut, { ...given, takeOver: true })).value.result
+          }).pipe(Effect.provide([layer, Layer.fresh(store)]))
+          assert.strictEqual(result.outcome._tag, "Completed")
+          assert.deepStrictEqual(asked, asked.length === 0 ? [] : all.slice(-asked.length), `killed behind ${length}`)
+        }
+      }))
+  }
 })
 
 describe("a kept run", () => {
@@ -518,6 +651,13 @@ describe("bad input to Adapter.fallback", () => {
         Effect.provide(Adapter.fallback([{ layer: same }, { layer: same }, { layer: same }]))
       )
       assert.deepStrictEqual(names, ["m", "p/m", "m (3)"])
+    }))
+
+  it.effect("R-518: a candidate whose layer fails fails the program, also where no request reaches the candidate", () =>
+    Effect.gen(function*() {
+      const failing = Layer.effect(Adapter.Adapter, Effect.fail("no key" as const))
+      const models = Adapter.fallback([{ layer, name: "a" }, { layer: failing, name: "b" }])
+      assert.strictEqual(yield* Effect.flip(Chat.run("go").pipe(Effect.provide(models))), "no key")
     }))
 
   it.effect("R-518: a `when` that throws or returns no boolean is a defect that names the option", () =>

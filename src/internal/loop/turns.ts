@@ -293,8 +293,8 @@ const checkBeside = (
 }
 
 /** Returns the candidates rule, if the adapter has candidates or rules may switch to such an adapter. */
-const switching = ({ candidates }: Adapter.Service, mayChange: boolean): Rules<never, never> =>
-  candidates === undefined && !mayChange ? [] : [Fallback.switching()]
+const switching = (adapter: Adapter.Service, mayChange: boolean): Rules<never, never> =>
+  adapter.candidates === undefined && !mayChange ? [] : [Fallback.switching(adapter)]
 
 /** Returns the rules of a run with several steps, in asking order. */
 export const ofChat = <E, R>(
