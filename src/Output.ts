@@ -65,7 +65,7 @@ export interface Options {
   readonly mode?: "auto" | "native" | "tool" | "finalize" | undefined
   /** Number of repeated requests after an unfitting or missing answer. 2 by default. */
   readonly retries?: number | undefined
-  /** Schema name sent to the provider. `"answer"` by default. */
+  /** Schema name sent to the provider: 1 to 64 letters, digits, `_` or `-`. `"answer"` by default. */
   readonly name?: string | undefined
   /** Description of the answer for the model. None by default. */
   readonly description?: string | undefined
@@ -77,9 +77,9 @@ const knownOptions = Values.nullable(
   {
     mode: Values.oneOf("auto", "native", "tool", "finalize"),
     retries: Values.whole,
-    name: Values.name,
+    name: Values.sentName,
     description: Values.text,
-    toolName: Values.name
+    toolName: Values.sentName
   } satisfies Schemas.NamesOf<Options>
 )
 
@@ -115,7 +115,13 @@ const knownOptions = Values.nullable(
  * @category constructors
  */
 export const make = <A, I, RD, RE>(schema: Schema.Codec<A, I, RD, RE>, options: Options = {}): Output<A, RD | RE> => {
-  Schemas.checkNames("Output.make", { schema, ...options }, { schema: Values.schema, ...knownOptions })
+  if (!Schema.isSchema(schema)) {
+    throw new TypeError("Output.make: schema must be a Schema, such as Schema.Struct({ … })")
+  }
+  if (!Json.isObject(options as unknown)) {
+    throw new TypeError("Output.make: the options must be an object, such as { retries: 1 }")
+  }
+  Schemas.checkNames("Output.make", options, knownOptions)
   const mode = options.mode ?? "auto"
   const toolName = options.toolName ?? "final_answer"
   const form = OutputRule.formOf(schema)
@@ -126,7 +132,7 @@ export const make = <A, I, RD, RE>(schema: Schema.Codec<A, I, RD, RE>, options: 
       parameters: form.schema as Schema.Codec<unknown, unknown>,
       idempotent: true,
       afterCrash: "retry",
-      handler: (value) => Effect.map(Effect.orDie(form.write(value)), (answer) => Tool.halt(OutputRule.name, answer))
+      handler: (value) => Effect.map(form.write(value), (answer) => Tool.halt(OutputRule.name, answer))
     }) as Tool.Any,
     "~heddle/Output": true as const
   }

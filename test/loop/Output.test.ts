@@ -2,6 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Cause from "effect/Cause"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -10,7 +11,7 @@ import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
 import * as Stream from "effect/Stream"
 import * as TestClock from "effect/testing/TestClock"
-import { Adapter, Chat, Collector, Event, Message, Output, Policy, Session, Thread, Tool } from "heddle"
+import { Adapter, Budget, Chat, Collector, Event, Message, Output, Policy, Session, Thread, Tool } from "heddle"
 import { Script } from "heddle/testing"
 import { AgUi, UiStream } from "heddle/ui"
 import { partOf } from "../../src/internal/loop/outputRule.ts"
@@ -122,6 +123,41 @@ describe("a typed answer", () => {
       assert.deepStrictEqual([byTool.result?.output, native.result?.output], [[1, 2], [3]])
     }))
 
+  const Found = Schema.Union([
+    Schema.Struct({ kind: Schema.Literal("city"), name: Schema.String }),
+    Schema.Struct({ kind: Schema.Literal("none") })
+  ])
+  const roots = {
+    "a union of objects": [Found, { kind: "none" }],
+    "an object or null": [Schema.NullOr(Weather), null],
+    "any JSON": [Schema.Json, [1, "two"]]
+  } as const
+  for (const [name, [schema, given]] of Object.entries(roots)) {
+    it.effect(`R-519: a root of ${name} is wrapped in an object, and each of its values can be given`, () =>
+      Effect.gen(function*() {
+        const output = Output.make(schema as Schema.Codec<unknown>)
+        const byTool = yield* run([answer({ value: given })], { output })
+        const native = yield* run([say({ value: given })], { output }, nativeFacts)
+        assert.deepStrictEqual([byTool.result?.output, native.result?.output], [given, given])
+        const format = native.asked[0]?.responseFormat
+        const schemas = [byTool.asked[0]?.tools[0]?.parameters, format?.type === "json_schema" && format.schema]
+        for (const sent of schemas) assert.deepInclude(sent, { type: "object", required: ["value"] })
+      }))
+  }
+
+  it.effect("R-519: an answer that the schema cannot encode ends the run with that reason", () =>
+    Effect.gen(function*() {
+      const decode = SchemaGetter.transform((text: string) => text.length)
+      const encode = SchemaGetter.forbidden<string, number>(() => "no way back")
+      const Length = Schema.String.pipe(Schema.decodeTo(Schema.Finite, { decode, encode }))
+      const output = Output.make(Schema.Struct({ city: Length }), { retries: 0 })
+      for (const [reply, facts] of [[answer, undefined], [say, nativeFacts]] as const) {
+        const { result } = yield* run([reply({ city: "Oslo" })], { output }, facts)
+        const [, , { issues }] = problemsOf(result) as [string, string, { issues: string }]
+        assert.include(issues, "the schema cannot encode the answer: no way back")
+      }
+    }))
+
   it.effect("R-519: a null for an optional member decodes as a missing member", () =>
     Effect.gen(function*() {
       const nulled = { ...written, wind: null }
@@ -180,6 +216,24 @@ describe("a typed answer", () => {
         assert.include(detail.issues, "celsius")
       }))
 
+    it.effect(`G85: the reserve of a budget is one closing call by ${mode}, for the answer and without repair`, () =>
+      Effect.gen(function*() {
+        const options = { output: weather, tools: [look], budget: Budget.make({ calls: 2 }) }
+        const { asked, result } = yield* run([calls, reply(written)], options, facts)
+        const { outcome, output, finalized, spent } = result!
+        assert.deepStrictEqual([outcome._tag, output, finalized, spent?.calls, asked.length], [
+          "Completed",
+          value,
+          "budget",
+          2,
+          2
+        ])
+        const wrong = yield* run([calls, reply({ city: "Oslo", celsius: 7 })], options, facts)
+        const [rule, status, detail] = problemsOf(wrong.result) as [string, string, { issues: string }]
+        assert.deepStrictEqual([rule, status, wrong.asked.length], ["output", "error", 2])
+        assert.include(detail.issues, "celsius")
+      }))
+
     it.effect(`R-519: an answer by ${mode} whose decoding throws is a misfit`, () =>
       Effect.gen(function*() {
         const decode = SchemaGetter.transform((city: string) => {
@@ -193,6 +247,37 @@ describe("a typed answer", () => {
         assert.include(Message.text(asked[1]!.messages.at(-1)!), "no such city")
       }))
   }
+
+  it.effect("G85: a text in the last turn is followed by one message that asks for the call", () =>
+    Effect.gen(function*() {
+      for (const facts of [undefined, { native: "never", forced: true }] as const) {
+        const { asked, result } = yield* run([say("7 in Oslo"), answer()], { output: weather, maxTurns: 1 }, facts)
+        assert.deepStrictEqual(result?.output, value)
+        assert.deepStrictEqual(asked[1]!.messages.map(({ role }) => role), ["user", "assistant", "user"])
+        assert.include(Message.text(asked[1]!.messages[2]!), "final_answer")
+      }
+    }))
+
+  it.effect("R-519: a run whose toolChoice forbids calls asks for the answer alone", () =>
+    Effect.gen(function*() {
+      const options = { output: weather, tools: [look], toolChoice: "none" } as const
+      const byTool = yield* run([answer()], options)
+      const forced = yield* run([answer()], options, { native: "never", forced: true })
+      const native = yield* run([say(written)], options, { native: "withoutTools", forced: true })
+      const ways = [byTool, forced, native].flatMap(({ asked }) =>
+        asked.map(({ responseFormat, toolChoice, tools }) => [
+          responseFormat?.type,
+          tools.map(({ name }) => name),
+          toolChoice
+        ])
+      )
+      assert.deepStrictEqual(ways, [
+        [undefined, ["final_answer"], "auto"],
+        [undefined, ["final_answer"], { name: "final_answer" }],
+        ["json_schema", [], undefined]
+      ])
+      for (const { result } of [byTool, forced, native]) assert.deepStrictEqual(result?.output, value)
+    }))
 
   it.effect("R-519: a step narrowed to other tools also offers the answer tool", () =>
     Effect.gen(function*() {
@@ -425,7 +510,12 @@ describe("the streamed answer", () => {
   const pieces = (whole: string, size: number) => whole.match(new RegExp(`[^]{1,${size}}`, "g"))!
 
   /** A model that says a text, or the arguments of the tool, in pieces, with a wait before each. */
-  const slowly = (all: ReadonlyArray<string>, by: "text" | "call", isWhole = true): Adapter.Service => ({
+  const slowly = (
+    all: ReadonlyArray<string>,
+    by: "text" | "call",
+    isWhole = true,
+    wait: Duration.Input = "60 millis"
+  ): Adapter.Service => ({
     ...(by === "text" ? { output: nativeFacts } : {}),
     stream: () => {
       const id = "c"
@@ -450,7 +540,7 @@ describe("the streamed answer", () => {
       const deltas = Stream.fromIterable(all).pipe(
         Stream.mapEffect((delta) =>
           Effect.as(
-            Effect.sleep("60 millis"),
+            Effect.sleep(wait),
             by === "text"
               ? { _tag: "TextDelta", id: null, delta } as const
               : { _tag: "ToolCallDelta", id, argumentsDelta: delta } as const
@@ -490,18 +580,56 @@ describe("the streamed answer", () => {
         assert.deepStrictEqual(completed, [whole])
       }))
 
-    it.effect(`G60: an answer by ${by} cut at any piece gives no output`, () =>
+    it.effect(`G60: an answer by ${by} cut at any piece gives parts and no output`, () =>
       Effect.gen(function*() {
         const output = Output.make(Schema.Struct({ city: Schema.String }))
         const all = pieces(JSON.stringify({ city: "Oslo" }), 2)
-        for (let length = 0; length < all.length; length++) {
+        // Behind the last piece the text is whole, and the reply is not.
+        for (let length = 0; length <= all.length; length++) {
           const events = yield* seen(slowly(all.slice(0, length), by, false), output)
+          const parts = events.flatMap((event) => event._tag === "OutputPartial" ? [event.value] : [])
+          const begun = all.slice(0, length).join("").replace(/^.*:"|"}?$/g, "")
+          assert.deepStrictEqual(parts.at(-1), length === 0 ? undefined : length < 5 ? {} : { city: begun })
           assert.isFalse(events.some(({ _tag }) => _tag === "OutputCompleted"))
           const last = events.at(-1)
-          if (last?._tag === "ChatCompleted") assert.notProperty(last.result, "output")
+          assert.strictEqual(last?._tag, "ChatCompleted")
+          assert.notProperty(last?._tag === "ChatCompleted" && last.result, "output")
         }
       }))
+
+    it.effect(`G60: parts of an answer by ${by} come at most every 50 ms`, () =>
+      Effect.gen(function*() {
+        const output = Output.make(Schema.Struct({ city: Schema.String }))
+        const service = slowly(pieces(JSON.stringify({ city: "O".repeat(40) }), 1), by, true, "10 millis")
+        const times: Array<number> = []
+        const read = Stream.runForEach(Chat.stream("q", { output }), (event) =>
+          Effect.clockWith((clock) =>
+            Effect.sync(() => {
+              if (event._tag === "OutputPartial") {
+                times.push(clock.currentTimeMillisUnsafe())
+              }
+            })
+          ))
+        const fiber = yield* Effect.forkChild(read.pipe(Effect.provide(Adapter.layer(service))))
+        while (fiber.pollUnsafe() === undefined) {
+          yield* TestClock.adjust("10 millis")
+        }
+        assert.isAbove(times.length, 5)
+        const gaps = times.slice(1).map((time, index) =>
+          time - times[index]!
+        )
+        assert.strictEqual(Math.min(...gaps), 50)
+      }))
   }
+
+  it.effect("G60: the first pass of finalize has no parts, whatever its text is", () =>
+    Effect.gen(function*() {
+      const output = Output.make(Schema.Struct({ city: Schema.String }), { mode: "finalize" })
+      const model = Script.layer([say({ city: "Bergen" }), say({ city: "Oslo" })])
+      const events = yield* Stream.runCollect(Chat.stream("q", { output })).pipe(Effect.provide(model))
+      const parts = events.flatMap((event) => event._tag === "OutputPartial" ? [event.value] : [])
+      assert.deepStrictEqual(parts, [{ city: "Oslo" }])
+    }))
 
   it.effect("G60: no part comes past 64 KiB of text", () =>
     Effect.gen(function*() {
@@ -627,6 +755,18 @@ describe("bad input to an output", () => {
     assert.throws(() => Output.make(Weather, { retries: -1 }), /retries must be/)
     assert.throws(() => Output.make(Weather, { retrys: 1 } as never), /did you mean "retries"/)
     assert.throws(() => Output.make({ city: Schema.String } as never), /schema must be a Schema/)
+    assert.throws(() => Output.make(undefined as never), /schema must be a Schema/)
+    for (const options of [null, 3, "tool"]) {
+      assert.throws(() => Output.make(Weather, options as never), /the options must be an object/)
+    }
+    for (const name of ["name", "toolName"] as const) {
+      for (const given of ["", "my answer", "a".repeat(65)]) {
+        assert.throws(
+          () => Output.make(Weather, { [name]: given }),
+          `Output.make: ${name} must be 1 to 64 letters, digits, _ or -`
+        )
+      }
+    }
   })
 
   it.effect("R-519: options that conflict with output are defects that name the option to leave out", () =>

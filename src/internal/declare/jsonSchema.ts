@@ -371,6 +371,13 @@ const merged = (root: Schema, found: ReadonlyArray<Choice>): Schema => {
   }
 }
 
+/** Returns `true` if a schema's root is an object, and no choice. A type alone stands for any JSON. */
+export const isObject = (schema: Schema): boolean => {
+  const root = resolved(schema, schema)
+  if (root?.["type"] !== "object" || Object.keys(root).length === 1) return false
+  return !("anyOf" in root) && !("oneOf" in root) && Result.isSuccess(objectOf(schema))
+}
+
 const made = new WeakMap<Schema, Result.Result<Schema, string>>()
 
 /**

@@ -14,7 +14,6 @@ import { checkNames, type NamesOf } from "./schema.ts"
 import type * as Declared from "./tool.ts"
 import * as Values from "./values.ts"
 
-const namePattern = /^[A-Za-z0-9_-]{1,64}$/
 const reservedNames: ReadonlyArray<string> = ["auto", "none", "required"]
 
 export const refuse = (name: string, problem: string): never => {
@@ -93,7 +92,7 @@ export const check = (name: string, options: Readonly<Record<string, unknown>>):
   for (const flag of flags) {
     if (flag in options && options[flag] === undefined) refuse(name, `${flag} must be ${knownOptions[flag].right}`)
   }
-  if (!namePattern.test(name)) refuse(name, "the name must have 1 to 64 characters: letters, digits, _ or -")
+  if (!Values.namePattern.test(name)) refuse(name, "the name must have 1 to 64 characters: letters, digits, _ or -")
   if (reservedNames.includes(name)) refuse(name, "the name must not be auto, none or required, which are tool choices")
   checkGates(name, options)
   checkOnToolError(name, options["onToolError"])

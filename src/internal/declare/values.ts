@@ -58,6 +58,9 @@ export interface OptionKinds {
   readonly [name: string]: Kind
 }
 
+/** Names of tools and schemas that every provider takes. */
+export const namePattern = /^[A-Za-z0-9_-]{1,64}$/
+
 const isText: Accepts = (value) => typeof value === "string"
 const isList: Accepts = (value) => Array.isArray(value)
 const isFunction: Accepts = (value) => typeof value === "function"
@@ -70,6 +73,11 @@ export const anything: Kind = new Kind("", () => true)
 
 export const text: Kind = new Kind("a string", isText)
 export const name: Kind = new Kind("a non-empty string", (value) => isText(value) && value !== "")
+/** A name sent to providers, as of a tool. */
+export const sentName: Kind = new Kind(
+  "1 to 64 letters, digits, _ or -",
+  (value) => typeof value === "string" && namePattern.test(value)
+)
 export const flag: Kind = new Kind("true or false", (value) => typeof value === "boolean")
 export const record: Kind = new Kind("an object", (value) => Json.isObject(value))
 export const list: Kind = new Kind("a list", isList)

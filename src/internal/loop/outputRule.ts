@@ -9,7 +9,7 @@ import { Allow, parse } from "partial-json"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
-import { objectOf } from "../declare/jsonSchema.ts"
+import { isObject, objectOf } from "../declare/jsonSchema.ts"
 import * as Schemas from "../declare/schema.ts"
 import * as ToolOptions from "../declare/toolOptions.ts"
 import * as Json from "../json.ts"
@@ -48,8 +48,8 @@ interface Form {
   readonly schema: Schema.Constraint
   /** JSON Schema of the answer on the wire: an object. */
   readonly jsonSchema: Json.JsonObject
-  /** Returns the answer as JSON, from the decoded wire value. */
-  readonly write: (value: any) => Effect.Effect<Schema.Json, Schema.SchemaError, any>
+  /** Returns the answer as JSON, from the decoded wire value. Fails if the schema has no way back. */
+  readonly write: (value: any) => Effect.Effect<Schema.Json, Error, any>
   /** Returns the answer as JSON, from the wire value. Fails with a description of the misfit. */
   readonly read: (wire: unknown) => Effect.Effect<Schema.Json, string, any>
   /** Returns the partial answer from a partial wire value, possibly missing. */
@@ -59,12 +59,15 @@ interface Form {
 /** Returns the wire form. A non-object root becomes a member of an object on the wire. */
 export const formOf = (schema: Schema.Constraint): Form => {
   const own = Schemas.parameters(schema)
-  const object = Result.flatMap(own, ({ jsonSchema }) => objectOf(jsonSchema))
-  const isWrapped = Result.isFailure(own) || Result.isFailure(object)
+  // A union of objects, too: combined into one object it could not be null, and would say less to the model.
+  const isWrapped = Result.isFailure(own) || !isObject(own.success.jsonSchema)
   const onWire = isWrapped ? Schema.Struct({ value: schema as Schema.Top }) : schema
   const parameters = Result.getOrThrow(Schemas.parameters(onWire))
   const encode = Schema.encodeUnknownEffect(Schemas.jsonCodec(schema as Schema.Top))
-  const write: Form["write"] = (value) => Effect.map(encode(isWrapped ? value.value : value), Json.toJson)
+  const write: Form["write"] = (value) =>
+    Effect.map(encode(isWrapped ? value.value : value), Json.toJson).pipe(
+      Effect.mapError(({ message }) => new Error(`the schema cannot encode the answer: ${message}`))
+    )
   return {
     schema: onWire,
     jsonSchema: Result.getOrElse(objectOf(parameters.jsonSchema), () => parameters.jsonSchema),
@@ -93,20 +96,20 @@ interface Note {
 const noteOf = (notes: At["noted"]): Note => (noteIn(notes, name) as Note | undefined) ?? {}
 
 /** Returns a request's mode, depending on the adapter. */
-const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isClosing: boolean): Mode => {
+const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isAlone: boolean): Mode => {
   if (definition.mode === "finalize" || definition.mode === "native") return definition.mode
   const { native = "never" } = adapter.output ?? {}
   const hasTools = template.tools.some(({ name }) => name !== definition.toolName)
-  const isNative = native === "always" || native === "withoutTools" && (isClosing || !hasTools)
+  const isNative = native === "always" || native === "withoutTools" && (isAlone || !hasTools)
   if (mode === "manual") return "native"
   return definition.mode === "auto" && isNative ? "native" : "tool"
 }
 
 /** Returns a request with the answer format, and without the answer tool. */
-const native = (definition: Definition, ask: Ask, isClosing: boolean): Ask => {
+const native = (definition: Definition, ask: Ask, isAlone: boolean): Ask => {
   const { description, form: { jsonSchema }, name, toolName } = definition
   const schema = description === undefined ? jsonSchema : { description, ...jsonSchema }
-  const isOffered = (tool: string) => tool !== toolName && !(isClosing && ask.adapter.output?.native === "withoutTools")
+  const isOffered = (tool: string) => tool !== toolName && !(isAlone && ask.adapter.output?.native === "withoutTools")
   const offered = offering(ask, isOffered)
   const template = {
     ...offered.template,
@@ -119,6 +122,16 @@ const native = (definition: Definition, ask: Ask, isClosing: boolean): Ask => {
 const inWords = (toolName: string): Message.Message =>
   Message.user(`Give your answer now, by a call of the tool ${JSON.stringify(toolName)}.`)
 
+/** Text asking for the call after an answer as text. */
+const notAsText = (toolName: string): string =>
+  `Give the answer by a call of the tool ${JSON.stringify(toolName)}, and not as text.`
+
+/** Returns `true` if the latest message asks for the call. */
+const isAskedFor = (toolName: string, { thread }: At): boolean => {
+  const latest = thread.messages.at(-1)
+  return latest?.role === "user" && Message.text(latest) === notAsText(toolName)
+}
+
 const described = (tool: Tool.Any) => ToolOptions.definitions(new Map([[tool.name, tool]]), undefined)
 
 /** Returns a request offering the answer tool, even if a step was narrowed to other tools. */
@@ -129,8 +142,8 @@ const byTool = (ask: Ask, tool: Tool.Any): Ask =>
     template: { ...ask.template, tools: [...ask.template.tools, ...described(tool)] }
   }
 
-/** Returns a last request with the answer tool alone. */
-const closingByTool = (ask: Ask, tool: Tool.Any, isForced: boolean): Ask => ({
+/** Returns a request with the answer tool alone. */
+const byToolAlone = (ask: Ask, tool: Tool.Any, isForced: boolean): Ask => ({
   ...ask,
   tools: new Map([[tool.name, tool]]),
   template: { ...ask.template, tools: described(tool), toolChoice: isForced ? { name: tool.name } : "auto" }
@@ -141,9 +154,11 @@ const plain = ({ toolName }: Definition, ask: Ask): Ask => offering(ask, (name) 
 
 const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
   const isClosing = at.last !== undefined
+  // A request that forbids calls still wants the answer.
+  const isAlone = isClosing || ask.template.toolChoice === "none"
   const noted = noteOf(at.noted)
   // A repeated reply was requested in its recorded mode. A further request may go to another adapter.
-  const mode = (at.isRepeated ? noted.mode : undefined) ?? modeOf(definition, ask, isClosing)
+  const mode = (at.isRepeated ? noted.mode : undefined) ?? modeOf(definition, ask, isAlone)
   const { repair } = noted
   const attributes = {
     "heddle.output.mode": mode,
@@ -157,12 +172,13 @@ const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
     return { _tag: "Ask", ask, note, ...(inWords.length === 0 ? {} : { messages: inWords }) }
   }
   if (mode === "finalize") return asked(isClosing ? native(definition, ask, true) : plain(definition, ask))
-  if (mode === "native") return asked(native(definition, ask, isClosing))
+  if (mode === "native") return asked(native(definition, ask, isAlone))
   const { tool, toolName } = definition
   if (tool === undefined) return asked(ask)
-  if (!isClosing) return asked(byTool(ask, tool))
+  if (!isAlone) return asked(byTool(ask, tool))
   const isForced = ask.adapter.output?.forced === true
-  return asked(closingByTool(ask, tool, isForced), isForced || noted.isInWords === true ? [] : [inWords(toolName)])
+  const isAsked = !isClosing || isForced || noted.isInWords === true || isAskedFor(toolName, at)
+  return asked(byToolAlone(ask, tool, isForced), isAsked ? [] : [inWords(toolName)])
 }
 
 /** Returns the misfit if a step tried to answer by the tool. */
@@ -224,7 +240,7 @@ const deciding = (definition: Definition, { maxTurns, prompt }: OutputStart) => 
       const isOver = outcome._tag === "Completed" || outcome._tag === "MaxTurns" || outcome._tag === "HaltWhen"
       return isOver ? last(name, { messages: prompt === "" ? [] : [Message.user(prompt)] }) : next
     }
-    if (outcome._tag === "MaxTurns") {
+    if (outcome._tag === "MaxTurns" || outcome._tag === "RuleEnded" && outcome.rule === at.last) {
       if (at.last === undefined) return last("max_turns")
       const issues = refusedIn(definition, step)
       return issues === undefined ? next : failed(issues, null)
@@ -232,8 +248,7 @@ const deciding = (definition: Definition, { maxTurns, prompt }: OutputStart) => 
     if (outcome._tag !== "Completed") return next
     const text = step.response.outputText ?? ""
     if (mode === "tool") {
-      const message = `Give the answer by a call of the tool ${JSON.stringify(toolName)}, and not as text.`
-      return repaired("the answer is text, and no call of the tool for it", message, at, text)
+      return repaired("the answer is text, and no call of the tool for it", notAsText(toolName), at, text)
     }
     const wire = Json.parse(text)
     const read = Result.isFailure(wire)
@@ -281,7 +296,8 @@ const hearing = ({ form, toolName }: Definition, now: () => number) => {
     told = shown
     return [{ _tag: "OutputPartial", value }]
   }
-  return (event: Event.Event, { noted }: At): ReadonlyArray<Event.Of<"OutputPartial">> => {
+  return (event: Event.Event, { last, noted }: At): ReadonlyArray<Event.Of<"OutputPartial">> => {
+    const { mode } = noteOf(noted)
     switch (event._tag) {
       case "MessageStarted":
         text = told = ""
@@ -289,9 +305,10 @@ const hearing = ({ form, toolName }: Definition, now: () => number) => {
         toldAt = -Infinity
         return []
       case "TextDelta":
-        return noteOf(noted).mode === "tool" ? [] : grow(event.delta)
+        // The first pass of "finalize" asks for no answer.
+        return mode === "native" || mode === "finalize" && last !== undefined ? grow(event.delta) : []
       case "ToolCallStarted":
-        if (event.name === toolName && call === undefined) {
+        if (mode === "tool" && event.name === toolName && call === undefined) {
           call = event.id
           text = told = ""
         }
