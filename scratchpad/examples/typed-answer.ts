@@ -1,17 +1,16 @@
-/** An answer with a type: tools first, then one call in the format, decoded by the schema that asked for it. */
+/** An answer with a type: tools first, the answer so far, a repair, and the value; and a run without an answer that fits. */
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
-import { Chat, Tool } from "heddle"
+import { Adapter, Chat, Output, Tool } from "heddle"
 import { Script } from "heddle/testing"
 
-const Forecast = Schema.Struct({ city: Schema.String, celsius: Schema.Finite, coat: Schema.Boolean })
+const { delay, finish, text, toolCall } = Script
 
-const responseFormat = {
-  type: "json_schema",
-  name: "forecast",
-  schema: Schema.toJsonSchemaDocument(Forecast).schema,
-  strict: true
-} as const
+const forecast = Output.make(
+  Schema.Struct({ city: Schema.String, celsius: Schema.Finite, coat: Schema.Boolean }),
+  { retries: 1 }
+)
 
 const weather = Tool.make("get_weather", {
   parameters: { city: Schema.String },
@@ -19,20 +18,30 @@ const weather = Tool.make("get_weather", {
 })
 
 const program = Effect.gen(function*() {
-  const result = yield* Chat.run("Do I need a coat in Oslo?", {
+  const handle = yield* Chat.start("Do I need a coat in Oslo?", {
     tools: [weather],
-    responseFormat,
-    structuredFinalize: true
+    output: forecast,
+    onEvent: (event) => event._tag === "OutputPartial" ? console.log(`so far: ${JSON.stringify(event.value)}`) : undefined
   })
-  return yield* Schema.decodeEffect(Schema.fromJsonString(Forecast))(result.finalResponse?.outputText ?? "")
-})
+  const { city, celsius, coat } = yield* Effect.flatMap(handle.result, Output.get)
+  console.log(`${city}: ${celsius} °C, ${coat ? "take a coat" : "no coat"}`)
 
-const model = Script.layer([
-  [Script.toolCall("c0", "get_weather", { city: "Oslo" }), Script.finish("tool_calls")],
-  [Script.text("It is 7 °C, take a coat."), Script.finish("stop")],
-  [Script.text(`{"city":"Oslo","celsius":7,"coat":true}`), Script.finish("stop")]
-])
+  const vague = yield* Chat.run("And tomorrow?", { output: forecast })
+  const missing = yield* Effect.flip(Output.get(vague))
+  console.log(`no answer: ${missing.reason}, after ${vague.steps.length} turns`)
+}).pipe(Effect.scoped)
 
-const forecast = await Effect.runPromise(program.pipe(Effect.provide(model)))
+const turns = [
+  [toolCall("c0", "get_weather", { city: "Oslo" }), finish("tool_calls")],
+  [text(`{"city":"Os`), delay(60), text(`lo","celsius":7,"co`), delay(60), text(`at":"yes"}`), finish("stop")],
+  [text(`{"city":"Oslo","celsius":7,"coat":true}`), finish("stop")],
+  [text("It depends."), finish("stop")],
+  [text("It still depends."), finish("stop")]
+]
 
-console.log(`${forecast.city}: ${forecast.celsius} °C, ${forecast.coat ? "take a coat" : "no coat"}`)
+/** A provider that holds the model to a schema, as `OpenAiResponses` does. Others get the answer by a tool. */
+const model = Adapter.map((adapter) => ({ ...adapter, output: { native: "always", forced: true } })).pipe(
+  Layer.provide(Script.layer(turns))
+)
+
+await Effect.runPromise(program.pipe(Effect.provide(model)))

@@ -1,5 +1,5 @@
 /**
- * Laws of what governs runs: accounts, prices, messages into a run and stops of one call. Each holds at every step at
+ * Laws of what governs runs: accounts, prices, typed answers, messages into a run and stops of one call. Each holds at every step at
  * which runs can be stopped, and each finds the faults that are planted for it.
  */
 import { assert, describe, it } from "@effect/vitest"
@@ -17,6 +17,7 @@ import {
   Inbox,
   Journal,
   Limits,
+  Output,
   Pricing,
   Response,
   Session,
@@ -218,6 +219,82 @@ describe("the price of a usage", () => {
       const seven = { input: 700, output: 0, read: 0, tokens: { input: 100, output: 0, read: 0 } }
       assert.deepStrictEqual(yield* priceLaw()(seven), [])
       assert.deepStrictEqual(yield* priceLaw(() => Math.ceil(100 * 0.07))(seven), ["8 in place of 7"])
+    }))
+})
+
+// Typed answers.
+
+type OutputRule = ReturnType<Output.Output<unknown>["rule"]>
+
+/** Runs that repair two answers and accept a third, in pieces, stopped at each of their steps. */
+const typed = (plant: (rule: OutputRule) => Partial<OutputRule> = () => ({})) => {
+  const output = Output.make(Schema.Struct({ city: Schema.String, celsius: Schema.Finite }))
+  const { rule } = output
+  Object.assign(output, {
+    rule: (start: Output.OutputStart) => {
+      const own = rule(start)
+      return { ...own, ...plant(own) }
+    }
+  })
+  const pieces = (end: string) => [text("{\"city\":\"Os"), delay(60), text("lo\","), delay(60), text(end), finish("stop")]
+  const replies = [pieces("\"celsius\":\"warm\"}"), pieces("\"celsius\":[]}"), pieces("\"celsius\":7}")]
+  const model = modelOf((request) => replies[repliesIn(request)] ?? [finish("stop")])
+  const native = Adapter.map((adapter) => ({ ...adapter, output: { native: "always", forced: true } }))
+  return everyStep(({ cancel }) => Chat.stream("Where?", { output, cancel }), {
+    layer: native.pipe(Layer.provide(model)),
+    maxOpsBeforeYield: 12,
+    limit: 60
+  })
+}
+
+/** What the law says about typed answers with a planted fault. */
+const saidOfTyped = (plant: (rule: OutputRule) => Partial<OutputRule>) =>
+  Effect.map(typed(plant), ({ violations }) =>
+    violations.flatMap(({ law, message }) =>
+      law === "output" ? [message] : []
+    ))
+
+describe("the typed answers of stopped runs", () => {
+  it.effect("G60, G86: parts belong to their reply and each repair counts once, whenever the run is stopped", () =>
+    Effect.gen(function*() {
+      const report = yield* typed()
+      assert.deepStrictEqual(report.violations, [])
+      assert.isAbove(report.points, 20)
+    }))
+
+  it.effect("G60: the law of typed answers finds a planted part that the reply does not have, and one that shrinks", () =>
+    Effect.gen(function*() {
+      const hearing = (change: (value: unknown, count: number) => unknown) => ({ hear }: OutputRule) => {
+        let count = 0
+        return {
+          hear: (...heard: Parameters<NonNullable<OutputRule["hear"]>>) =>
+            (hear?.(...heard) ?? []).map((event) =>
+              event._tag === "OutputPartial" ? { ...event, value: change(event.value, count++) } : event
+            )
+        }
+      }
+      says(yield* saidOfTyped(hearing(() => ({ city: "Bergen" }))), /^an answer's part is not in the reply's JSON$/)
+      says(yield* saidOfTyped(hearing(() => ({ town: "Os" }))), /^an answer's part is not in the reply's JSON$/)
+      says(
+        yield* saidOfTyped(hearing((value, count) => count % 2 === 0 ? value : {})),
+        /^an answer's part lost what it had$/
+      )
+    }))
+
+  it.effect("G86: the law of typed answers finds a planted repair that counts twice, and one that does not count", () =>
+    Effect.gen(function*() {
+      const counting = (change: (repair: number) => number) => ({ next }: OutputRule) => {
+        const counted = (after: any) =>
+          after.note?.repair === undefined ? after : { ...after, note: { repair: change(after.note.repair) } }
+        return {
+          next: (...given: Parameters<NonNullable<OutputRule["next"]>>) => {
+            const after = next?.(...given)
+            return Effect.isEffect(after) ? Effect.map(after, counted) : counted(after)
+          }
+        }
+      }
+      says(yield* saidOfTyped(counting((repair) => repair + 1)), /^repair 2 follows repair 0$/)
+      says(yield* saidOfTyped(counting(() => 1)), /^repair 1 follows repair 1$/)
     }))
 })
 

@@ -73,7 +73,12 @@ const lines: Readonly<Record<string, ReadonlyArray<string>>> = {
   ],
   "sub-agent": ["c0 > All about heddles.", "A heddle is a part of a loom.", "tokens: 20 here, 220 in all"],
   "testing": ["an hour in no time: waited 50 minutes", "stopped at each of its points: 0 violations"],
-  "typed-answer": ["Oslo: 7 °C, take a coat"],
+  "typed-answer": [
+    `so far: {"city":"Os"}`,
+    `so far: {"city":"Oslo","celsius":7}`,
+    "Oslo: 7 °C, take a coat",
+    "no answer: output, after 2 turns"
+  ],
   "workflow": ["reserved a heddle", "shipped order-7", "[ 'A heddle, from shelf 3.', 'A heddle, from shelf 3.' ]"]
 }
 

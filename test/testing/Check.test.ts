@@ -4,8 +4,9 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Chat, type Event, Message, Rule, Thread, Tool } from "heddle"
+import { Chat, type Event, Message, Output, Rule, Thread, Tool } from "heddle"
 import { type Check, check, everyStep, type Recorder, Script } from "heddle/testing"
 
 const report = Tool.make("report", {
@@ -32,6 +33,18 @@ type Events = ReadonlyArray<Event.Event>
 const run: Events = await Effect.runPromise(played("report", "fail"))
 const asked: Events = await Effect.runPromise(played("report", "ask"))
 const manual: Events = await Effect.runPromise(played("report", "sign"))
+
+/** A run with a typed answer, at its second try, and a part that no reply has. */
+const typed: Events = await Effect.runPromise(
+  Chat.stream("go", { output: Output.make(Schema.Struct({ city: Schema.String })) }).pipe(
+    Stream.runCollect,
+    Effect.provide(Script.layer([
+      [Script.toolCall("c0", "final_answer", { city: 7 }), Script.finish("tool_calls")],
+      [Script.toolCall("c1", "final_answer", { city: "Oslo" }), Script.finish("tool_calls")]
+    ]))
+  )
+)
+const bergen: Event.Event = { _tag: "OutputPartial", value: { city: "Bergen" } }
 
 /** A run that withdraws its question, and the event that says so. */
 const withdrawn: Events = await Effect.runPromise(played("halt", "ask"))
@@ -237,6 +250,29 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
   "a run without ChatCompleted": [check(without(run, completed)), "frame: there is no ChatCompleted"],
   "an event after ChatCompleted": [check([...run, run[0]!]), "frame: 1 events come after ChatCompleted"],
   "a second ChatCompleted": [check(twice(run, completed)), "frame: 1 events come after ChatCompleted"],
+  "an answer accepted twice": [
+    check(twice(typed, ({ _tag }) => _tag === "OutputCompleted")),
+    "frame: OutputCompleted does not come once with the output of the result"
+  ],
+  "an accepted answer missing in the result": [
+    check(changed(typed, "ChatCompleted", () => ({ _tag: "ChatCompleted", result: resultOf(run) }))),
+    "frame: OutputCompleted does not come once with the output of the result"
+  ],
+  "an accepted answer other than the result's": [
+    check(changed(typed, "OutputCompleted", () => ({ _tag: "OutputCompleted", value: { city: "Bergen" } }))),
+    "frame: OutputCompleted does not come once with the output of the result"
+  ],
+  "an answer's part that its reply does not have": [
+    check(typed.flatMap((event): Events => event._tag === "ToolCallCompleted" ? [bergen, event] : [event])),
+    "output: an answer's part is not in the reply's JSON"
+  ],
+  "a repair that counts twice": [
+    check(
+      changed(typed, "StepCompleted", (event, index) =>
+        index === 0 ? event : { ...event, notes: { output: { mode: "tool", repair: 2 } } })
+    ),
+    "output: repair 2 follows repair 0"
+  ],
   "a step without StepCompleted": [
     check(run.filter((event, index) => event._tag !== "StepCompleted" || index < run.length - 2)),
     "frame: MessageStarted belongs to no completed step"
@@ -339,8 +375,8 @@ const logs: { readonly [said: string]: ReadonlyArray<Check.Violation> } = {
 }
 
 describe("check of events, threads and handlers", () => {
-  it("check passes lawful runs: answered, suspended by a question, with manual calls, and cut at any event", () => {
-    for (const events of [run, asked, manual, withdrawn, [settled, ...run]]) {
+  it("check passes lawful runs: answered, suspended by a question, with manual calls, with a typed answer, and cut at any event", () => {
+    for (const events of [run, asked, manual, withdrawn, typed, [settled, ...run]]) {
       assert.deepStrictEqual(check(events, { result: resultOf(events) }), [])
       for (let length = 0; length < events.length; length++) {
         assert.deepStrictEqual(check(events.slice(0, length), { isCut: true }), [], `cut after ${length}`)

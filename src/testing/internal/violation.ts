@@ -17,6 +17,7 @@ import type * as Policy from "../../Policy.ts"
  * - `"calls"`: a call stays as the model made it, whatever its handler does to its arguments.
  * - `"messages"`: a message into the run has one fate. A delivered message enters the thread once, a refused message
  *   never.
+ * - `"output"`: each part of a typed answer belongs to the JSON of its reply, and each repair counts once.
  *
  * @category models
  */
@@ -33,6 +34,7 @@ export interface Violation {
     | "history"
     | "calls"
     | "messages"
+    | "output"
   /** Description of the fault. */
   readonly message: string
   /** Position of the revealing event, message or entry. Undefined without a single such position. */
