@@ -14,6 +14,7 @@ import * as Fates from "./internal/fates.ts"
 import * as Folding from "./internal/folding.ts"
 import * as Handlers from "./internal/handlers.ts"
 import * as Histories from "./internal/history.ts"
+import * as Switches from "./internal/switches.ts"
 import * as TypedAnswers from "./internal/typedAnswers.ts"
 import type { Entry, HandlerOptions, Options, ThreadOptions, Violation } from "./internal/violation.ts"
 
@@ -107,7 +108,8 @@ export interface Checks {
 
 /**
  * Checks `Chat.stream` events against the laws visible in events: `answers`, `starts`, `order`, `frame`, `fold`,
- * `messages`, `output` and `history`. Batch or step events have no frame: ignore their `frame` findings.
+ * `messages`, `output`, `switches` and `history`. Batch or step events have no frame: ignore their `frame`
+ * findings.
  *
  * **Example** (A run of your own)
  *
@@ -143,6 +145,7 @@ export const check: Checks = Object.assign(
       ...Folding.fold(events, options),
       ...Fates.messages(events),
       ...TypedAnswers.answers(events),
+      ...Switches.switches(events),
       ...Histories.histories(events)
     ]
   },

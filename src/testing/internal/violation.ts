@@ -18,6 +18,7 @@ import type * as Policy from "../../Policy.ts"
  * - `"messages"`: a message into the run has one fate. A delivered message enters the thread once, a refused message
  *   never.
  * - `"output"`: each part of a typed answer belongs to the JSON of its reply, and each repair counts once.
+ * - `"switches"`: a fallback asks another model only in place of a reply that has said nothing.
  *
  * @category models
  */
@@ -35,6 +36,7 @@ export interface Violation {
     | "calls"
     | "messages"
     | "output"
+    | "switches"
   /** Description of the fault. */
   readonly message: string
   /** Position of the revealing event, message or entry. Undefined without a single such position. */
