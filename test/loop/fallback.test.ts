@@ -16,7 +16,6 @@ import * as Adapters from "../support/adapters.ts"
 import { stores } from "../support/edges.ts"
 import { names as protocolNames, protocols } from "../support/replies.ts"
 import { killedAtEach, look, modelOf, type Replies } from "../support/ruled.ts"
-import * as SdkTypes from "../support/sdkTypes.ts"
 import * as Server from "../support/server.ts"
 import * as Spans from "../support/spans.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
@@ -575,38 +574,6 @@ describe("Adapter.fallback over loopback", () => {
         })))
     }
   }
-
-  const typed = { chat: "openai", responses: "OpenAiResponses", anthropic: "Anthropic", gemini: "Gemini" } as const
-
-  it.live("G36: a thread begun by one candidate, with its reasoning and signatures, is valid for each other candidate", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const bodies: Array<SdkTypes.Body> = []
-      const tools = ["search", "read", "note", "now"].map((name) =>
-        Tool.make(name, {
-          parameters: { type: "object", properties: {} } as const,
-          handler: () => Effect.succeed("seen")
-        })
-      )
-      for (const from of protocolNames) {
-        for (const to of protocolNames.filter((name) => name !== from)) {
-          const first = yield* Server.serve((_, index) =>
-            index === 0 ? { pieces: [protocols[from].rich] } : Adapters.json(503, {})
-          )
-          const next = yield* Server.serve(() => ({ pieces: [protocols[to].whole] }))
-          const models = Adapter.fallback([
-            { layer: protocols[from].layer(first.url), name: "first" },
-            { layer: protocols[to].layer(next.url), name: "second" }
-          ])
-          const result = yield* Chat.run("go", { tools }).pipe(Effect.provide(models))
-          assert.deepStrictEqual([from, to, result.outcome._tag], [from, to, "Completed"])
-          assert.deepStrictEqual([first.requests.length, next.requests.length], [2, 1])
-          const body = JSON.stringify(next.requests[0]!.body)
-          for (const own of ["sig_1", "gAAA", "thoughtSignature", "thought_signature"]) assert.notInclude(body, own)
-          bodies.push({ protocol: typed[to], body })
-        }
-      }
-      assert.deepStrictEqual([bodies.length, ...SdkTypes.misfits(bodies).values()], [12])
-    })))
 
   it.effect("R-518: a run does not wait for a long pause that a server asks for, and the next run skips that server", () =>
     Effect.scoped(Effect.gen(function*() {
