@@ -21,7 +21,8 @@ const program = Effect.gen(function*() {
   const handle = yield* Chat.start("Do I need a coat in Oslo?", {
     tools: [weather],
     output: forecast,
-    onEvent: (event) => event._tag === "OutputPartial" ? console.log(`so far: ${JSON.stringify(event.value)}`) : undefined
+    onEvent: (event) =>
+      event._tag === "OutputPartial" ? console.log(`so far: ${JSON.stringify(event.value)}`) : undefined
   })
   const { city, celsius, coat } = yield* Effect.flatMap(handle.result, Output.get)
   console.log(`${city}: ${celsius} °C, ${coat ? "take a coat" : "no coat"}`)

@@ -236,7 +236,9 @@ const typed = (plant: (rule: OutputRule) => Partial<OutputRule> = () => ({})) =>
       return { ...own, ...plant(own) }
     }
   })
-  const pieces = (end: string) => [text("{\"city\":\"Os"), delay(60), text("lo\","), delay(60), text(end), finish("stop")]
+  const pieces = (
+    end: string
+  ) => [text("{\"city\":\"Os"), delay(60), text("lo\","), delay(60), text(end), finish("stop")]
   const replies = [pieces("\"celsius\":\"warm\"}"), pieces("\"celsius\":[]}"), pieces("\"celsius\":7}")]
   const model = modelOf((request) => replies[repliesIn(request)] ?? [finish("stop")])
   const native = Adapter.map((adapter) => ({ ...adapter, output: { native: "always", forced: true } }))
@@ -249,10 +251,10 @@ const typed = (plant: (rule: OutputRule) => Partial<OutputRule> = () => ({})) =>
 
 /** What the law says about typed answers with a planted fault. */
 const saidOfTyped = (plant: (rule: OutputRule) => Partial<OutputRule>) =>
-  Effect.map(typed(plant), ({ violations }) =>
-    violations.flatMap(({ law, message }) =>
-      law === "output" ? [message] : []
-    ))
+  Effect.map(
+    typed(plant),
+    ({ violations }) => violations.flatMap(({ law, message }) => law === "output" ? [message] : [])
+  )
 
 describe("the typed answers of stopped runs", () => {
   it.effect("G60, G86: parts belong to their reply and each repair counts once, whenever the run is stopped", () =>

@@ -268,8 +268,11 @@ const planted: { readonly [name: string]: readonly [violations: ReadonlyArray<Ch
   ],
   "a repair that counts twice": [
     check(
-      changed(typed, "StepCompleted", (event, index) =>
-        index === 0 ? event : { ...event, notes: { output: { mode: "tool", repair: 2 } } })
+      changed(
+        typed,
+        "StepCompleted",
+        (event, index) => index === 0 ? event : { ...event, notes: { output: { mode: "tool", repair: 2 } } }
+      )
     ),
     "output: repair 2 follows repair 0"
   ],

@@ -63,7 +63,8 @@ describe("the output of a result", () => {
   })
 })
 
-const started = () => Chat.start("go", { output }) satisfies Effect.Effect<unknown, unknown, Adapter.Adapter | Scope.Scope>
+const started = () =>
+  Chat.start("go", { output }) satisfies Effect.Effect<unknown, unknown, Adapter.Adapter | Scope.Scope>
 const replied = () => Session.reply(session, "go", { output, tools })
 const continued = () => Session.continue(session, null, { output })
 const resumed = () => Session.resume(kept, { output })

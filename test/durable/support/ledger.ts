@@ -74,7 +74,7 @@ const isRefusing = (fiber: Fiber.Fiber<unknown, unknown>): boolean => {
 }
 
 /** Counts what is held, by its kind. */
-const heldNow = (): Readonly<Record<string, number>> => ({
+export const heldNow = (): Readonly<Record<string, number>> => ({
   claims: sumOf(used.claims, (claim) => {
     const { operations, underWay } = claim as any
     return (Deferred.isDoneUnsafe(claim.lost) ? 0 : 1) + operations + underWay.size
