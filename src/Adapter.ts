@@ -132,6 +132,11 @@ export interface Service extends Telemetry.Described {
     readonly native: "always" | "withoutTools" | "never"
     /** `true` if a request can force the model to call one tool, by name. */
     readonly forced: boolean
+    /**
+     * Returns `true` if the provider can hold the model to a schema. Otherwise the answer comes through a tool, and an
+     * output with mode `"native"` or `"finalize"` is a defect. By default any schema.
+     */
+    readonly holds?: (schema: Json.JsonObject) => boolean
   }
 }
 

@@ -59,7 +59,7 @@ export interface Options {
   /**
    * Way to ask the model. `"native"` sends the schema to the provider with each request. `"tool"` offers a tool with
    * the schema as its parameters; calling the tool is the answer. `"finalize"` runs the tools without the schema, then
-   * asks once more with it. `"auto"` is `"native"` if the step's adapter supports a schema beside the step's tools,
+   * asks once more with it. `"auto"` is `"native"` if the step's adapter supports the schema beside the step's tools,
    * else `"tool"`. `"auto"` by default.
    */
   readonly mode?: "auto" | "native" | "tool" | "finalize" | undefined

@@ -17,6 +17,7 @@ import * as AnthropicReply from "./internal/anthropicReply.ts"
 import * as AnthropicRequest from "./internal/anthropicRequest.ts"
 import * as Errors from "./internal/errors.ts"
 import * as Http from "./internal/http.ts"
+import * as StrictSchema from "./internal/strictSchema.ts"
 import * as Wire from "./internal/wire.ts"
 import * as WireProtocol from "./internal/wireProtocol.ts"
 
@@ -289,7 +290,7 @@ const protocol: WireProtocol.Protocol<Options> = {
   provider: "anthropic",
   baseUrl: "https://api.anthropic.com",
   kept: { key: AnthropicReply.key, isOfServer: () => false },
-  output: () => ({ native: "always", forced: true }),
+  output: () => ({ native: "always", forced: true, holds: StrictSchema.holds(StrictSchema.anthropic) }),
   environment: { model: "ANTHROPIC_MODEL", apiKey: ["ANTHROPIC_API_KEY"], baseUrl: "ANTHROPIC_BASE_URL" },
   path: (options, request) => {
     if (options.vertex === true) return `/${request.model ?? options.model}:streamRawPredict`

@@ -361,10 +361,10 @@ const protocol: WireProtocol.Protocol<Options> = {
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   // Other servers may ignore a schema, or refuse a schema beside tools.
-  output: ({ baseUrl = protocol.baseUrl, vendor }) => ({
-    native: ["openai", "azure"].includes(ChatRequest.nameOf(vendor, baseUrl)) ? "always" : "never",
-    forced: true
-  }),
+  output: ({ baseUrl = protocol.baseUrl, vendor }) =>
+    ["openai", "azure"].includes(ChatRequest.nameOf(vendor, baseUrl))
+      ? { native: "always", forced: true, holds: StrictSchema.holds(StrictSchema.openAi) }
+      : { native: "never", forced: true },
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   vendorOf: ({ baseUrl = protocol.baseUrl, vendor }) => ChatRequest.vendorOf(vendor, baseUrl),
   kept: { key: ChatRequest.metadataKey, isOfServer: ChatReply.isOpaque },

@@ -276,7 +276,7 @@ const protocol: WireProtocol.Protocol<Options> = {
   provider: "openai",
   baseUrl: "https://api.openai.com/v1",
   kept: { key: ResponsesReply.metadataKey, isOfServer: () => false },
-  output: () => ({ native: "always", forced: true }),
+  output: () => ({ native: "always", forced: true, holds: StrictSchema.holds(StrictSchema.openAi) }),
   environment: { model: "OPENAI_MODEL", apiKey: ["OPENAI_API_KEY"], baseUrl: "OPENAI_BASE_URL" },
   path: () => "/responses",
   headers: ({ apiKey }) => apiKey === undefined ? {} : { authorization: Http.bearer(apiKey) },

@@ -480,6 +480,55 @@ describe("typed answers of each adapter over loopback", () => {
       modes: { plain: "native", withTools: "tool" }
     }
   } as const
+  /** How each protocol forces a call of the answer's tool. */
+  const forced = {
+    chat: { tool_choice: { type: "function", function: { name: "final_answer" } } },
+    generic: { tool_choice: { type: "function", function: { name: "final_answer" } } },
+    responses: { tool_choice: { type: "function", name: "final_answer" } },
+    anthropic: { tool_choice: { type: "tool", name: "final_answer" } },
+    gemini: { toolConfig: { functionCallingConfig: { mode: "ANY", allowedFunctionNames: ["final_answer"] } } }
+  }
+  for (const [name, { called, layer, said }] of Object.entries(adapters)) {
+    it.effect(`G58, G85: ${name}: the closing call forces the tool of the answer, and offers no other`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const bodies: Array<object> = []
+        const server = yield* Server.serve(({ body }) => {
+          bodies.push(body as object)
+          return { pieces: [bodies.length === 1 ? said : called] }
+        })
+        const options = { output: Output.make(Weather, { mode: "tool" }), tools: [look], maxTurns: 1 } as const
+        const result = yield* Chat.run("q", options).pipe(Effect.provide(layer(server.url)))
+        assert.deepStrictEqual([result.output, bodies.length], [value, 2])
+        assert.deepInclude(bodies[1], forced[name as keyof typeof forced])
+        assert.notInclude(JSON.stringify(bodies[1]), "\"look\"")
+      })))
+  }
+
+  /** Members have any name: a schema that OpenAI and Anthropic refuse. */
+  const Counts = Schema.Struct({ city: Schema.String, counts: Schema.Record(Schema.String, Schema.Finite) })
+  for (const [name, { layer, modes }] of Object.entries(adapters)) {
+    const refuses = modes.plain === "native" && name !== "gemini"
+    it.effect(`G58: ${name} ${refuses ? "answers by the tool where the provider cannot hold the model to the schema" : "takes a schema with members of any name"}`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const bodies: Array<string> = []
+        const server = yield* Server.serve(({ body }) => {
+          bodies.push(JSON.stringify(body))
+          return { status: 400, pieces: ["{}"] }
+        })
+        const ran = (mode: "auto" | "native" | "finalize") =>
+          Effect.exit(Chat.run("q", { output: Output.make(Counts, { mode }) }).pipe(Effect.provide(layer(server.url))))
+        yield* ran("auto")
+        assert.strictEqual(bodies.length, 1)
+        assert.strictEqual(bodies[0]!.includes("\"final_answer\""), refuses || modes.plain === "tool")
+        for (const mode of ["native", "finalize"] as const) {
+          const exit = yield* ran(mode)
+          if (refuses) assert.match(defectOf(exit), /output: the provider cannot hold .* see "counts"; .* mode "tool"/)
+          else assert.notMatch(defectOf(exit), /cannot hold/)
+        }
+        assert.strictEqual(bodies.length, refuses ? 1 : 3)
+      })))
+  }
+
   for (const [name, { called, layer, modes, said }] of Object.entries(adapters)) {
     for (const mode of ["auto", "native", "tool", "finalize"] as const) {
       for (const has of ["plain", "withTools"] as const) {

@@ -76,6 +76,9 @@ export const written = (
     onSome: (strict) => ({ schema: strict.schema, isStrict: true })
   })
 
+/** Returns the check of schemas a dialect can hold the model to: those with a strict form. */
+export const holds = (dialect: Dialect) => (schema: Schema): boolean => Option.isSome(rewrite(schema, dialect))
+
 /** Converts arguments written under a rewritten schema back to the tool's declared schema. */
 export const restore = (
   tools: ReadonlyArray<{ readonly name: string; readonly parameters: Schema }>,

@@ -6,6 +6,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { Allow, parse } from "partial-json"
+import type * as Adapter from "../../Adapter.ts"
 import type * as Event from "../../Event.ts"
 import * as Message from "../../Message.ts"
 import type * as Tool from "../../Tool.ts"
@@ -44,6 +45,8 @@ export interface Definition {
 
 /** The answer on the wire, and as a value. */
 interface Form {
+  /** `true` if the answer is a member of the wire object. */
+  readonly isWrapped: boolean
   /** Wire schema. */
   readonly schema: Schema.Constraint
   /** JSON Schema of the answer on the wire: an object. */
@@ -69,6 +72,7 @@ export const formOf = (schema: Schema.Constraint): Form => {
       Effect.mapError(({ message }) => new Error(`the schema cannot encode the answer: ${message}`))
     )
   return {
+    isWrapped,
     schema: onWire,
     jsonSchema: Result.getOrElse(objectOf(parameters.jsonSchema), () => parameters.jsonSchema),
     write,
@@ -102,7 +106,25 @@ const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isAlon
   const hasTools = template.tools.some(({ name }) => name !== definition.toolName)
   const isNative = native === "always" || native === "withoutTools" && (isAlone || !hasTools)
   if (mode === "manual") return "native"
-  return definition.mode === "auto" && isNative ? "native" : "tool"
+  return definition.mode === "auto" && isNative && isHeld(definition, adapter) ? "native" : "tool"
+}
+
+const isHeld = ({ form: { jsonSchema } }: Definition, { output }: Adapter.Service): boolean =>
+  output?.holds?.(jsonSchema) !== false
+
+/** Throws if the provider cannot hold the model to the schema. The error names the members at fault. */
+const checkHeld = (definition: Definition, { adapter }: Ask): void => {
+  if (isHeld(definition, adapter)) return
+  const { form: { isWrapped, jsonSchema } } = definition
+  const members = Json.isObject(jsonSchema["properties"]) ? Object.entries(jsonSchema["properties"]) : []
+  const named = members.filter(([name, member]) =>
+    adapter.output?.holds?.({ ...jsonSchema, properties: { [name]: member }, required: [name] }) === false
+  )
+  const place = named.length === 0 || isWrapped ? "its root" : named.map(([name]) => JSON.stringify(name)).join(", ")
+  throw new TypeError(
+    `output: the provider cannot hold the model to the schema: see ${place}; give each object members with names, ` +
+      "each list one form of elements, and each value a type, or use mode \"tool\""
+  )
 }
 
 /** Returns a request with the answer format, and without the answer tool. */
@@ -164,6 +186,7 @@ const asking = (definition: Definition, ask: Ask, at: At): Ask | Asked => {
     "heddle.output.mode": mode,
     ...(repair === undefined ? {} : { "heddle.output.repairs": repair })
   }
+  if (mode !== "tool" && !at.isRepeated) checkHeld(definition, ask)
   const asked = (given: Ask, inWords: ReadonlyArray<Message.Message> = []): Ask | Asked => {
     const ask = { ...given, attributes: { ...given.attributes, ...attributes } }
     const isNoted = noted.mode === mode && inWords.length === 0
