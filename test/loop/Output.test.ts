@@ -7,6 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as SchemaGetter from "effect/SchemaGetter"
 import * as Stream from "effect/Stream"
@@ -287,6 +288,16 @@ describe("a typed answer", () => {
         assert.deepStrictEqual(asked.map(({ tools }) => tools?.map(({ name }) => name)), [[...tools, "final_answer"]])
         assert.deepStrictEqual(result?.output, value)
       }
+    }))
+
+  it.effect("R-519: a step narrowed to no tools counts as a step without tools", () =>
+    Effect.gen(function*() {
+      const given = { output: weather, tools: [look], prepareStep: () => ({ tools: [] }) }
+      const { asked, result } = yield* run([say(written)], given, { native: "withoutTools", forced: true })
+      assert.deepStrictEqual(asked.map(({ responseFormat, tools }) => [responseFormat?.type, tools]), [
+        ["json_schema", []]
+      ])
+      assert.deepStrictEqual(result?.output, value)
     }))
 
   it.effect("R-519: a step with one tool counts as a step with tools", () =>
@@ -671,6 +682,30 @@ describe("the streamed answer", () => {
       }))
   }
 
+  it.effect("G60: a call of the answer's tool in a reply that is cut later gives no output, and the reply may be repeated", () =>
+    Effect.gen(function*() {
+      const output = Output.make(Schema.Struct({ city: Schema.String }))
+      const reply = (end: Script.Entry) => [
+        toolCall("c", "final_answer", { city: "Oslo" }),
+        Script.delay(10),
+        text("That is all."),
+        end
+      ]
+      const cut = reply(Script.streamError("network_error"))
+      const policy = { ...Policy.standard, start: "onCallReady" } as const
+      const ran = (script: Script.Input, options: object) =>
+        Effect.gen(function*() {
+          const program = Chat.run("q", { output, policy, ...options }).pipe(Effect.provide(Script.layer(script)))
+          const fiber = yield* Effect.forkChild(program)
+          yield* TestClock.adjust("1 second")
+          return yield* Fiber.join(fiber)
+        })
+      const lost = yield* ran([cut], {})
+      assert.deepStrictEqual([lost.outcome._tag, "output" in lost], ["Failed", false])
+      const repeated = yield* ran([cut, reply(finish("tool_calls"))], { retryReply: Schedule.recurs(1) })
+      assert.deepStrictEqual([repeated.outcome._tag, repeated.output], ["Completed", { city: "Oslo" }])
+    }))
+
   it.effect("G60: the first pass of finalize has no parts, whatever its text is", () =>
     Effect.gen(function*() {
       const output = Output.make(Schema.Struct({ city: Schema.String }), { mode: "finalize" })
@@ -725,6 +760,18 @@ describe("the streamed answer", () => {
         }), { runs: 200, seed: "parts", size: 8 })
       assert.isUndefined(Arbitrary.formatCheckFailure(result))
     }))
+
+  it("G87: a part never ends with half of a character, written as it is or escaped", () => {
+    for (const text of ["{\"a\":[\"x😀y\"]}", "{\"a\":[\"x\\ud83d\\ude00y\"]}", "{\"a\":[\"\\\\ud83d\"]}"]) {
+      const whole = JSON.parse(text)
+      for (let length = 1; length <= text.length; length++) {
+        const part = partOf(text.slice(0, length))
+        assert.isTrue(isPart(part, whole), text.slice(0, length))
+        assert.notMatch(JSON.stringify(part) ?? "", /x\\ud83d/)
+      }
+      assert.deepStrictEqual(partOf(text), whole)
+    }
+  })
 
   it("G87: a part has no member __proto__ and no other prototype, like the accepted answer", () => {
     const text = "{\"a\":1,\"__proto__\":{\"polluted\":true},\"b\":{\"__proto__\":[1]}}"

@@ -201,9 +201,12 @@ export const forcedToLeftOut = (
 
 type Start = Pick<Policy.Policy, "start">
 
-/** Returns `true` if a call to the tool may start before the reply ends. Its arguments may still decide. */
+/**
+ * Returns `true` if a call to the tool may start before the reply ends. Its arguments may still decide. A typed answer
+ * waits for the whole reply: a cut reply has no answer, and may be repeated.
+ */
 export const mayStartEarly = (tool: Tool.Any, { start }: Start): boolean =>
-  start !== "afterTurn" && !tool.manual && (tool.approval ?? false) === false &&
+  start !== "afterTurn" && tool["~heddle/Output"] !== true && !tool.manual && (tool.approval ?? false) === false &&
   (start === "onCallReady" || (tool.readOnly ?? false) !== false)
 
 /** Returns an option's answer for decoded arguments: an `Exit` unless there is something to warn about. */

@@ -291,11 +291,14 @@ const everyMillis = 50
 const longestPart = 64 * 1024
 const partialOf = Allow.ALL & ~Allow.NUM & ~Allow.SPECIAL
 
+/** The first half of a character at the end of a text, as it is or escaped. */
+const half = /(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?|[\ud800-\udbff])$/
+
 /** Returns the JSON so far, closed tolerantly, or `undefined` before its start. */
 export const partOf = (text: string): unknown => {
   try {
     // The parser makes a `__proto__` member the prototype. Neither an answer nor its parts have such a member.
-    return JSON.parse(JSON.stringify(parse(text, partialOf)))
+    return JSON.parse(JSON.stringify(parse(text.replace(half, ""), partialOf)))
   } catch {
     return undefined
   }
