@@ -8,8 +8,9 @@ import type * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { Adapter, Budget, Chat, type Event, Inbox, type Journal, Output, Session, Tool } from "heddle"
-import { everyStep, Script } from "heddle/testing"
+import { everyStep, Script, Simulation } from "heddle/testing"
 import { modelOf, type Replies } from "../support/ruled.ts"
+import { succeeded } from "../support/runs.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
 
 const { finish, text, toolCall } = Script
@@ -43,11 +44,13 @@ const submittedIn = (store: Journal.Service, turn: string): Effect.Effect<unknow
 
 const Weather = Schema.Struct({ celsius: Schema.Finite })
 
-/** Looks twice; then answers, with an answer of a type at the second try. */
+/** Looks twice, the second time beside a call that hangs; then answers, with an answer of a type at the second try. */
 const replies: Replies = (request) => {
   const turn = turnOf(request)
-  const isTyped = request.tools.some(({ name }) => name === "final_answer")
-  if (turn < 2) return [toolCall(`c${turn}`, "look"), finish("tool_calls")]
+  const has = (tool: string) => request.tools.some(({ name }) => name === tool)
+  const isTyped = has("final_answer")
+  const hanging = turn === 1 && has("hang") ? [toolCall("h1", "hang")] : []
+  if (turn < 2) return [toolCall(`c${turn}`, "look"), ...hanging, finish("tool_calls")]
   if (!isTyped) return [text("It is 7 °C."), finish("stop")]
   return [toolCall(`c${turn}`, "final_answer", turn === 2 ? { celsius: "warm" } : { celsius: 7 }), finish("tool_calls")]
 }
@@ -66,33 +69,46 @@ const lookWith = (act: (id: string) => Effect.Effect<unknown>) =>
 
 const look = lookWith(() => Effect.void)
 
+/** Moves once, and is then silent. */
+const hang = Tool.make("hang", {
+  parameters: {},
+  readOnly: true,
+  handler: (_, call) => Effect.andThen(Effect.andThen(Effect.sleep("1 second"), call.progress("hanging")), Effect.never)
+})
+
 interface Feature {
   readonly options?: Options
+  readonly tools?: ReadonlyArray<Tool.Any>
   readonly adapter?: (good: Adapter.Service) => Adapter.Service
   /** Whether messages come while it runs: a steer, a follow, and one that is withdrawn. */
   readonly isTold?: boolean
 }
 
-/** The first adapter of a layer of two, of which the first is down. */
+const madeBy = (layer: Layer.Layer<Adapter.Adapter>): Adapter.Service =>
+  Effect.runSync(Adapter.Adapter.useSync((adapter) => adapter).pipe(Effect.provide(layer)))
+
+/** Two candidates, of which the first is down. */
 const withFallback = (good: Adapter.Service) =>
-  Effect.runSync(
-    Adapter.Adapter.useSync((adapter) => adapter).pipe(
-      Effect.provide(
-        Adapter.fallback([{ layer: Adapter.layer(broken), name: "first" }, {
-          layer: Adapter.layer(good),
-          name: "second"
-        }])
-      )
-    )
-  )
+  madeBy(Adapter.fallback([{ layer: Adapter.layer(broken), name: "first" }, {
+    layer: Adapter.layer(good),
+    name: "second"
+  }]))
+
+/** Two adapters, of which a step may choose the second. */
+const withNames = (good: Adapter.Service) =>
+  madeBy(Adapter.named({ small: Adapter.layer(good), large: Adapter.layer({ ...good }) }))
 
 const features: Readonly<Record<string, Feature>> = {
   prepareStep: {
-    options: { prepareStep: ({ stepIndex }) => Effect.sync(() => ({ temperature: stepIndex / 10 })) }
+    adapter: withNames,
+    options: {
+      prepareStep: ({ stepIndex }) =>
+        Effect.sync(() => ({ temperature: stepIndex / 10, ...(stepIndex % 2 === 0 ? {} : { adapter: "large" }) }))
+    }
   },
   fallback: { adapter: withFallback },
   output: { options: { output: Output.make(Weather) } },
-  "idle time": { options: { toolTimeout: { idle: "2 seconds" } } },
+  "idle time": { tools: [hang], options: { toolTimeout: { idle: "2 seconds" } } },
   budget: { options: { budget: Budget.make({ calls: 100, tokens: 1_000_000 }) } },
   inbox: { isTold: true }
 }
@@ -104,11 +120,11 @@ const given = (one: string, other: string) => {
   const both = [features[one]!, features[other]!]
   return {
     isTold: both.some(({ isTold }) => isTold === true),
-    options: { tools: [look], requestId: "run", ...both[0]!.options, ...both[1]!.options } as Options,
-    adapterOf: (good: Adapter.Service) => {
-      const change = both.find(({ adapter }) => adapter !== undefined)?.adapter
-      return change === undefined ? good : change(good)
-    }
+    more: [...new Set(both.flatMap(({ tools = [] }) => tools))],
+    options: { requestId: "run", ...both[0]!.options, ...both[1]!.options } as Options,
+    // Names stand around candidates.
+    adapterOf: (good: Adapter.Service) =>
+      [...new Set(both)].reduceRight((adapter, { adapter: change }) => change?.(adapter) ?? adapter, good)
   }
 }
 
@@ -130,7 +146,8 @@ describe("G81: each pair of features", () => {
   for (const [one, other] of pairs) {
     it.effect(`G81: a run with ${one} and ${other} holds when stopped at every step and when killed behind every record`, () =>
       Effect.gen(function*() {
-        const { adapterOf, isTold, options } = given(one, other)
+        const { adapterOf, isTold, more, options: own } = given(one, other)
+        const options = { ...own, tools: [look, ...more] }
         let last: { readonly inbox: Inbox.Inbox; result: Event.ChatResult | undefined } | undefined
         const fatesOf = ({ inbox, result }: NonNullable<typeof last>) => {
           for (const [id, content] of submitted) {
@@ -146,7 +163,7 @@ describe("G81: each pair of features", () => {
           const attempt: NonNullable<typeof last> = { inbox: Inbox.make(), result: undefined }
           last = attempt
           const { inbox } = attempt
-          const told = isTold ? { inbox, tools: [lookWith((id) => sent(inbox, id))] } : {}
+          const told = isTold ? { inbox, tools: [lookWith((id) => sent(inbox, id)), ...more] } : {}
           return Chat.stream("go", { ...options, ...told, cancel } as Options).pipe(
             Stream.tap((event) =>
               Effect.sync(() => {
@@ -154,29 +171,40 @@ describe("G81: each pair of features", () => {
               })
             )
           )
-        }, { layer: Adapter.layer(adapterOf(modelOf(replies, []))), maxOpsBeforeYield: 6, limit: 60 })
+        }, { layer: Adapter.layer(adapterOf(modelOf(replies, []))), maxOpsBeforeYield: 6 })
         assert.deepStrictEqual(report.violations, [])
+        // Twice whole, and stopped softly and hard at each of the steps.
+        const stops = (report.attempts - 2) / 2
+        assert.strictEqual(stops, report.points)
 
         const asked: Array<Adapter.Request> = []
         const layer = Adapter.layer(adapterOf(modelOf(replies, asked)))
-        const whole = yield* Effect.gen(function*() {
-          const store = yield* Session.Store
-          const told = isTold ? { tools: [lookWith((id) => submittedIn(store, id))] } : {}
-          const { value } = yield* Session.keep(
-            yield* Session.open("s"),
-            (session) => Session.reply(session, "go", { ...options, ...told } as {})
+        const whole = succeeded(
+          yield* Simulation.run(
+            Effect.gen(function*() {
+              const store = yield* Session.Store
+              const told = isTold ? { tools: [lookWith((id) => submittedIn(store, id)), ...more] } : {}
+              const { value } = yield* Session.keep(
+                yield* Session.open("s"),
+                (session) => Session.reply(session, "go", { ...options, ...told } as {})
+              )
+              return { result: value.result, records: yield* journalOf("s") }
+            }).pipe(Effect.provide([layer, Session.Store.layerMemory]))
           )
-          return { result: value.result, records: yield* journalOf("s") }
-        }).pipe(Effect.provide([layer, Session.Store.layerMemory]))
+        )
         const all = asked.map(shown)
         if (isTold) {
           assert.includeMembers([...textsIn(whole.result)], ["go", "not that", "and then?"])
           assert.notInclude(textsIn(whole.result), "never mind")
         }
+        // What is tried has to happen.
+        const said = JSON.stringify(whole.result.thread)
+        assert.strictEqual(said.includes("of idle time, without progress"), more.length > 0)
+        assert.strictEqual(asked[1]?.temperature, "prepareStep" === one ? 0.1 : undefined)
         let kills = 0
         for (let length = 2; length < whole.records.length; length++) {
           asked.length = 0
-          const ran = yield* resumed(options, layer, whole.records.slice(0, length))
+          const ran = succeeded(yield* Simulation.run(resumed(options, layer, whole.records.slice(0, length))))
           const again = asked.map(shown)
           const where = `killed behind record ${length}, ${whole.records[length - 1]?._tag}`
           // The messages come in the turns of the uncut run: those that the records lack do not come any more.
@@ -198,12 +226,12 @@ describe("G81: each pair of features", () => {
           kills++
         }
         const { outcome, output } = whole.result
-        rows.push([one, other, report.points, kills, all.length, outcome._tag, JSON.stringify(output) ?? "–"])
+        rows.push([one, other, report.points, stops, kills, all.length, outcome._tag, JSON.stringify(output) ?? "–"])
       }))
   }
 
   afterAll(() => {
-    const head = ["", "and", "steps stopped at", "kills", "requests", "outcome", "output"]
+    const head = ["", "and", "steps", "stopped at", "kills", "requests", "outcome", "output"]
     const lines = [head, head.map(() => "-"), ...rows].map((row) => `| ${row.join(" | ")} |`)
     console.log(lines.join("\n"))
   })
