@@ -303,7 +303,7 @@ export const askUser = <A = unknown>(
 
 /**
  * Makes a handler's success value for ending the run. `reason` is the run's halt reason; the runtime's own reasons
- * (`completed`, `max_turns`, …) are reserved. `result` is encoded for the model like any other result.
+ * (`completed`, `max_turns`, `budget`, …) are reserved. `result` is encoded for the model like any other result.
  *
  * **Example** (A tool that ends the run)
  *

@@ -235,11 +235,12 @@ describe("a wrong rule", () => {
     }))
 
   it("R-506: Rule.make refuses an invalid or a reserved name", () => {
-    for (
-      const name of ["", "7up", "a b", "a".repeat(65), "maxTurns", "last", "completed", "constructor", "toString", 7]
-    ) {
-      assert.throws(() => Rule.make(name as never, {}), /Rule.make/)
+    const reserved = ["budget", "output", "inbox", "fallback", "prepareStep", "loops", "guard", "compaction"]
+    const taken = ["maxTurns", "last", "completed", "constructor", "toString", ...reserved]
+    for (const name of ["", "7up", "a b", "a".repeat(65), 7, ...taken]) {
+      assert.throws(() => Rule.make(name as never, {}), /Rule.make/, String(name))
     }
+    for (const name of taken) assert.throws(() => Rule.last(name), /choose another one/, name)
   })
 
   it.effect("R-506: options refuse rules that are not a list, not made by Rule.make or not of distinct names", () =>

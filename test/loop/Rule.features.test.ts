@@ -649,13 +649,45 @@ it.effect("G83: a repeated request and the next step find the note of the previo
     assert.deepStrictEqual(requests, new Set([4, 3, 2, 1, 0]))
   }))
 
-it.effect("G84: a rule that asks for another step changes no waiting, cancelled or failed end", () =>
+const waiting = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
+const approved = Tool.make("pay", { parameters: {}, approval: true, handler: () => Effect.succeed("paid") })
+const crashing = Tool.make("crash", { parameters: {}, handler: () => Effect.die("no") })
+const calls = (name: string): Replies => () => [toolCall("c0", name), finish("tool_calls")]
+
+const fixedEnds: Readonly<
+  Record<string, readonly [replies: Replies, options: () => Parameters<typeof run>[1], requests: number]>
+> = {
+  AskUser: [calls("ask"), () => ({ tools: [waiting] }), 1],
+  ApprovalRequested: [calls("pay"), () => ({ tools: [approved] }), 1],
+  ManualToolCalls: [calls("look"), () => ({ tools: [look], mode: "manual" }), 1],
+  ToolFailed: [calls("crash"), () => ({ tools: [crashing], onToolError: "halt" }), 1],
+  Failed: [() => [text("a"), Script.streamError("network_error")], () => ({}), 1],
+  Cancelled: [looking(9), () => {
+    const controller = new AbortController()
+    const last = Tool.make("look", { parameters: {}, handler: () => Effect.sync(() => controller.abort("enough")) })
+    return { tools: [last], cancel: controller.signal }
+  }, 1]
+}
+
+for (const [outcome, [replies, optionsOf, requests]] of Object.entries(fixedEnds)) {
+  it.effect(`G84: a rule that asks for another step, or ends the run otherwise, changes nothing of a run that ends as ${outcome}`, () =>
+    Effect.gen(function*() {
+      const plain = yield* run(replies, { ...optionsOf(), requestId: "r" })
+      assert.deepStrictEqual([plain.result.outcome._tag, plain.asked.length], [outcome, requests])
+      const onward = Rule.make("onward", { next: () => Rule.go({ messages: [Message.user("Go on.")], note: 1 }) })
+      const final = Rule.make("final", { next: () => Rule.last("final") })
+      const over = Rule.make("over", { next: () => Rule.end({ detail: 1 }) })
+      for (const rule of [onward, final, over]) {
+        const ruled = yield* run(replies, { ...optionsOf(), requestId: "r", rules: [rule] })
+        assert.deepStrictEqual(ruled.result, plain.result, rule.name)
+        assert.strictEqual(ruled.asked.length, requests, rule.name)
+      }
+    }))
+}
+
+it.effect("G84: a rule that asks for another step changes nothing of a run that was stopped before its first request", () =>
   Effect.gen(function*() {
     const onward = Rule.make("onward", { next: () => Rule.go() })
-    const ask = Tool.make("ask", { parameters: {}, handler: () => Effect.succeed(Tool.askUser("Which?")) })
-    const asking = yield* run(() => [toolCall("c0", "ask"), finish("tool_calls")], { tools: [ask], rules: [onward] })
-    const failing = yield* run(() => [text("a"), Script.streamError("network_error")], { rules: [onward] })
     const stopped = yield* run(looking(9), { tools: [look], rules: [onward], cancel: Effect.void })
-    const outcomes = [asking, failing, stopped].map(({ asked, result }) => [asked.length, result.outcome._tag])
-    assert.deepStrictEqual(outcomes, [[1, "AskUser"], [1, "Failed"], [0, "Cancelled"]])
+    assert.deepStrictEqual([stopped.asked.length, stopped.result.outcome._tag], [0, "Cancelled"])
   }))

@@ -22,8 +22,20 @@ const halting = (name: string, reason: string, millis = 0) =>
 
 const reserved = ["ask_user", "max_turns", "halt_when", "tool_error", "cancelled", "completed"]
 
-/** What the source lets a handler forge. */
-const forgeable = ["error", "manual_tool_calls", "approval_requested"]
+/** What the source lets a handler forge, and the ends of rules, which it does not have. */
+const forgeable = [
+  "error",
+  "manual_tool_calls",
+  "approval_requested",
+  "budget",
+  "output",
+  "inbox",
+  "fallback",
+  "prepareStep",
+  "loops",
+  "guard",
+  "compaction"
+]
 
 describe("ToolRunner: onToolError halt", () => {
   it.effect("B-08, R-067: the run halts as tool_error, with every answer and without a result", () =>

@@ -264,6 +264,10 @@ const stopped = <E, R>(
   )
 }
 
+/** Returns `true` for a reason no handler may give. The tool of a typed answer has its rule's reason. */
+const isReserved = ({ tool }: Subject, { reason }: Tool.Halt): boolean =>
+  ToolOutcomes.reservedHaltReasons.has(reason) && !(reason === "output" && tool?.["~heddle/Output"] === true)
+
 const reserved = (subject: Subject, raw: Tool.Halt): Tool.ToolError =>
   toolError("invalid_return", subject.call, {
     detail: `the halt reason "${raw.reason}" is reserved`,
@@ -331,7 +335,7 @@ export const answerTo = <E, R>(
     case "AskUser":
       return Effect.succeed(asked(answering, subject, raw))
     case "Halt":
-      return ToolOutcomes.reservedHaltReasons.has(raw.reason)
+      return isReserved(subject, raw)
         ? failed(answering, subject, reserved(subject, raw))
         : stopped(answering, subject, raw)
   }

@@ -349,7 +349,7 @@ export const isWellFormed = (value: unknown): value is Outcome => {
   }
 }
 
-/** Reasons used by the runtime itself; a handler using one would forge an end of the run. */
+/** Reasons used by the runtime and its rules; a handler using one would forge an end of the run. */
 export const reservedHaltReasons: ReadonlySet<string> = new Set([
   "ask_user",
   "max_turns",
@@ -359,7 +359,15 @@ export const reservedHaltReasons: ReadonlySet<string> = new Set([
   "completed",
   "error",
   "manual_tool_calls",
-  "approval_requested"
+  "approval_requested",
+  "budget",
+  "output",
+  "inbox",
+  "fallback",
+  "prepareStep",
+  "loops",
+  "guard",
+  "compaction"
 ])
 
 /** Key of the authoritative parts. The parts visible to a handler are its own copy. */
