@@ -3,7 +3,7 @@ import * as Adapter from "../../Adapter.ts"
 import * as Json from "../json.ts"
 import { keep, noteIn, type Notes, type Rule } from "./rules.ts"
 
-export const name = "fallback"
+const name = "fallback"
 
 /** The note of a switch. The run stays with its candidate; the failures belong to the step. */
 interface Note {
