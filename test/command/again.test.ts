@@ -6,9 +6,10 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { type Event, Session, Tool } from "heddle"
+import { Adapter, type Event, Output, Session, Tool } from "heddle"
 import { Agent, Server } from "heddle/server"
 import { Script } from "heddle/testing"
 import * as Conversations from "../../src/command/internal/conversation.ts"
@@ -274,6 +275,34 @@ describe("a conversation", () => {
       assert.deepStrictEqual([code, messages.map(({ content }) => content)], [stop.code, ["Earlier"]])
       assert.include(notes.join(""), "the text was not sent")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
+
+  for (const by of ["a text and the tool", "the tool", "the text"]) {
+    it.live(`R-551: a conversation prints a typed answer by ${by} once as JSON, and --json has the answer as output`, () =>
+      Effect.gen(function*() {
+        const output = Output.make(Schema.Struct({ at: Schema.Date }))
+        const agent = Agent.make({ name: "a", description: "A", run: () => Effect.succeed({ output }) })
+        const given = { at: "2026-01-02T00:00:00.000Z" }
+        const said = by === "the tool" ? [] : [Script.text(by === "the text" ? JSON.stringify(given) : "On Friday.")]
+        const layer = Adapter.map((adapter) =>
+          by === "the text" ? { ...adapter, output: { native: "always", forced: true } } : adapter
+        ).pipe(Layer.provide(Script.layer([
+          by === "the text"
+            ? [...said, Script.finish("stop")]
+            : [...said, Script.toolCall("c0", "final_answer", given), Script.finish("tool_calls")]
+        ])))
+        const loaded = { definition: Server.define({ agents: [agent], layer }), agents: new Map([["a", agent]]) }
+        const named = { agent: "a", principal: "local", id: "s1", isStored: true }
+        let text = ""
+        const outputs = { text: (more: string) => void (text += more), note: () => {} }
+        const code = yield* Conversations.run(loaded, named, new Counted(), { text: "When?", outputs }).pipe(
+          Effect.provide([layer, notTerminal])
+        )
+        const lines = [...(by === "a text and the tool" ? ["On Friday."] : []), JSON.stringify(given)]
+        assert.deepStrictEqual([code, text.trimEnd().split("\n")], [0, lines])
+        const kept = (yield* Session.load(Conversations.keyOf(named)))!
+        assert.deepInclude(Conversations.jsonOf(named, kept), { output: given })
+      }).pipe(Effect.provide(Session.Store.layerMemory)))
+  }
 
   it.live("a signal ends softly only during a run, also after the first run", () =>
     Effect.gen(function*() {

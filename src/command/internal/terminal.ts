@@ -3,7 +3,9 @@
  * of events, so a terminal and a page show the same.
  */
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import type * as Event from "../../Event.ts"
+import * as Json from "../../internal/json.ts"
 import * as Message from "../../Message.ts"
 import * as Problems from "./problem.ts"
 
@@ -66,6 +68,13 @@ export class View {
     this.isInLine = !text.endsWith("\n")
   }
 
+  /** Shows a typed answer, unless the reply's text is its JSON. An answer by a tool has no text of its own. */
+  private answer(value: unknown): void {
+    if (Result.isSuccess(Json.parse(this.said))) return
+    this.endLine()
+    this.say(`${JSON.stringify(value)}\n`)
+  }
+
   /** Ends the current text line, so that a note begins on a new line. */
   private endLine(): void {
     if (this.isInLine) this.outputs.text("\n")
@@ -116,6 +125,8 @@ export class View {
         return
       case "MessageCompleted":
         return this.endLine()
+      case "OutputCompleted":
+        return this.answer(event.value)
       case "ToolCallCompleted":
         // A later call may reuse an answered call's id.
         this.nested.delete(event.id)
