@@ -7,9 +7,10 @@ import * as Queue from "effect/Queue"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { Adapter, Message, Tool } from "heddle"
+import { Adapter, Message, Output, Tool } from "heddle"
 import { McpServer } from "heddle/mcp"
 import { Agent } from "heddle/server"
+import { Script } from "heddle/testing"
 import { type Asked as Called, bearer, byToken, hearing, memory, obedient } from "../server/support/hostile.ts"
 import { serve } from "../server/support/site.ts"
 import { until } from "../support/until.ts"
@@ -70,6 +71,22 @@ for (const era of eras) {
         assert.strictEqual(textOf(yield* call(client, "extra")), "more")
         assert.isTrue((yield* call(client, "helper", { task: 1 })).isError)
         assert.deepStrictEqual(yield* store.contents, [])
+      }))
+
+    it.live(`R-551: ${era}: the result of an agent with a typed answer is the answer's JSON, also by a tool`, () =>
+      Effect.gen(function*() {
+        const output = Output.make(Schema.Array(Schema.FiniteFromString))
+        const clerk = Agent.make({ name: "clerk", description: "Counts", run: () => ({ output }) })
+        const model = Script.layer([
+          [
+            Script.text("Counted."),
+            Script.toolCall("c0", "final_answer", { value: ["1", "2"] }),
+            Script.finish("tool_calls")
+          ]
+        ])
+        const { url } = yield* serve([clerk], model, { mcp })
+        const result = yield* call(yield* connect(url, { era }), "clerk", { task: "Count" })
+        assert.deepStrictEqual([textOf(result), result.isError], ["[\"1\",\"2\"]", false])
       }))
 
     it.live(`W-15: ${era}: an agent's text is the progress of its call`, () =>

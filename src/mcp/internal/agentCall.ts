@@ -16,7 +16,7 @@ import * as JournalEvents from "../../server/internal/journalEvents.ts"
 import * as Refusals from "../../server/internal/refusal.ts"
 import * as Routes from "../../server/internal/routes.ts"
 import * as Sessions from "../../server/internal/sessions.ts"
-import type * as Session from "../../Session.ts"
+import * as Session from "../../Session.ts"
 import type * as Body from "../../ui/Body.ts"
 import * as Caller from "./caller.ts"
 import * as Question from "./question.ts"
@@ -119,7 +119,9 @@ export const serve = (
         if (ended === undefined) return ToolCall.textResult("The run did not finish.", true)
         const { kept } = yield* Sessions.read(named)
         const last = kept.session.thread.messages.findLast(({ role }) => role === "assistant")
-        const text = last === undefined ? "" : Message.text(last) ?? ""
+        const { output } = Session.view(kept).lastRun ?? {}
+        const said = last === undefined ? "" : Message.text(last) ?? ""
+        const text = output === undefined ? said : JSON.stringify(output)
         const { _tag, error, rule } = ended.outcome
         const isAnswer = answering.has(_tag) && (_tag !== "MaxTurns" || text !== "")
         return isAnswer
