@@ -13,6 +13,7 @@ import { Adapter, Chat, Collector, Event, Message, type Rule, Session, Step, Too
 import { Script } from "heddle/testing"
 import { AgUi, UiStream } from "heddle/ui"
 import * as Adapters from "../support/adapters.ts"
+import * as WaitingClock from "../support/clock.ts"
 import { stores } from "../support/edges.ts"
 import { names as protocolNames, protocols } from "../support/replies.ts"
 import { killedAtEach, look, modelOf, type Replies } from "../support/ruled.ts"
@@ -574,6 +575,62 @@ describe("Adapter.fallback over loopback", () => {
         })))
     }
   }
+
+  for (const name of protocolNames) {
+    it.effect(`R-518: ${name}: a candidate with retries is asked so many times more, and the last one as its adapter says`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const down = yield* Server.serve(() => Adapters.json(503, {}))
+        const layer = protocols[name].layer(down.url, { retryDelay: "1 millis", retries: 4 })
+        const models = Adapter.fallback([{ layer, name: "first", retries: 2 }, { layer, name: "second" }])
+        // The adapter's own limits never pass.
+        const clock = WaitingClock.make((millis) => millis < 1000)
+        yield* Effect.exit(Chat.run("go").pipe(Effect.provide(models), WaitingClock.by(clock)))
+        assert.strictEqual(down.requests.length, 3 + 5)
+      })))
+
+    it.effect(`R-518: ${name}: the connection to a candidate that is given up as silent is closed`, () =>
+      Effect.scoped(Effect.gen(function*() {
+        const reached = yield* Deferred.make<void>()
+        const silent = yield* Server.serve(() => {
+          Deferred.doneUnsafe(reached, Exit.void)
+          return { pieces: [protocols[name].silent], ending: "open" }
+        })
+        const next = yield* Server.serve(() => ({ pieces: [protocols.chat.whole] }))
+        const models = Adapter.fallback([
+          { layer: protocols[name].layer(silent.url), name: "first", within: "2 seconds" },
+          { layer: protocols.chat.layer(next.url), name: "second" }
+        ])
+        const fiber = yield* Effect.forkChild(Chat.run("go").pipe(Effect.provide(models)))
+        yield* Deferred.await(reached)
+        yield* TestClock.adjust("1999 millis")
+        assert.deepStrictEqual(next.requests.length, 0)
+        yield* TestClock.adjust("1 millis")
+        const { outcome } = yield* Fiber.join(fiber)
+        assert.deepStrictEqual([outcome._tag, (yield* silent.settled).left], ["Completed", 1])
+      })))
+  }
+
+  it.effect("R-518: a run waits for a short pause that a server asks for, and asks that server again", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const first = yield* Server.serve((_, index) =>
+        index === 0 ? Adapters.json(429, {}, { "retry-after": "3" }) : { pieces: [protocols.chat.whole] }
+      )
+      const next = yield* Server.serve(() => ({ pieces: [protocols.chat.whole] }))
+      const models = Adapter.fallback([
+        { layer: protocols.chat.layer(first.url), name: "first" },
+        { layer: protocols.chat.layer(next.url), name: "second" }
+      ])
+      const run = Chat.run("go").pipe(Effect.provide(models))
+      yield* run
+      assert.deepStrictEqual([first.requests.length, next.requests.length], [1, 1])
+      const fiber = yield* Effect.forkChild(run, { startImmediately: true })
+      yield* TestClock.adjust("2999 millis")
+      assert.deepStrictEqual([first.requests.length, next.requests.length], [1, 1])
+      // Runs that waited together ask within a quarter of a second.
+      yield* TestClock.adjust("251 millis")
+      yield* Fiber.join(fiber)
+      assert.deepStrictEqual([first.requests.length, next.requests.length], [2, 1])
+    })))
 
   it.effect("R-518: a run does not wait for a long pause that a server asks for, and the next run skips that server", () =>
     Effect.scoped(Effect.gen(function*() {

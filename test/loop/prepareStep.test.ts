@@ -388,6 +388,24 @@ describe("Adapter.named", () => {
       assert.deepStrictEqual(plain, ["fast:", "fast:", "fast:", "fast:"])
     }))
 
+  it.effect("R-517: a handler's run begins with the first named adapter, and prepareStep of the run around it is not called", () =>
+    Effect.gen(function*() {
+      const asked: Array<string> = []
+      const prepared: Array<number> = []
+      const ask = Tool.make("look", {
+        parameters: {},
+        handler: () => Effect.as(Chat.run("inside"), "seen") as Effect.Effect<string>
+      })
+      const prepareStep: Prepare = ({ stepIndex }) => {
+        prepared.push(stepIndex)
+        return { adapter: "strong" }
+      }
+      const one = (name: string) => scripted(asked, name, looking(1))
+      const models = Adapter.named({ fast: one("fast"), strong: one("strong") })
+      yield* Chat.run("go", { tools: [ask], prepareStep }).pipe(Effect.provide(models))
+      assert.deepStrictEqual([asked, prepared], [["strong:", "fast:", "strong:"], [0, 1]])
+    }))
+
   it.effect("R-517: Adapter.map changes each named adapter", () =>
     Effect.gen(function*() {
       const counted: Array<string | undefined> = []
