@@ -371,6 +371,32 @@ describe("a typed answer", () => {
       }))
   }
 
+  for (const [mode, facts, reply] of [["tool", undefined, answer], ["native", nativeFacts, say]] as const) {
+    it.effect(`G85: a misfit by ${mode} in the reserve of a deadline ends the run with the issues of the answer`, () =>
+      Effect.gen(function*() {
+        const slow = Tool.make("slow", { parameters: {}, handler: () => Effect.never })
+        const deadline = { after: "10 seconds", reserve: "4 seconds" } as const
+        const ends = (closing: ReadonlyArray<Script.Entry>) =>
+          Effect.gen(function*() {
+            const script = [[toolCall("a", "slow"), finish("tool_calls")], closing]
+            const fiber = yield* Effect.forkChild(run(script, { output: weather, tools: [slow], deadline }, facts))
+            yield* TestClock.adjust("7 seconds")
+            const { asked, result } = yield* Fiber.join(fiber)
+            assert.strictEqual(asked.length, 2)
+            return result
+          })
+        const [rule, status, detail] = problemsOf(yield* ends(reply({ city: "Oslo", celsius: 7 }))) as [
+          string,
+          string,
+          { issues: string }
+        ]
+        assert.deepStrictEqual([rule, status], ["output", "error"])
+        assert.include(detail.issues, "celsius")
+        const other = yield* ends([toolCall("b", "slow"), finish("tool_calls")])
+        assert.deepStrictEqual(other?.outcome, { _tag: "Cancelled", reason: "deadline" })
+      }))
+  }
+
   it.effect("G85: an answer by the only tool that arrives in the reserve of a deadline counts", () =>
     Effect.gen(function*() {
       const json = JSON.stringify(written)

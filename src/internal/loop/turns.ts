@@ -119,15 +119,25 @@ const halting = <R>(condition: HaltWhen<R>): Rule<never, R> => ({
   }
 })
 
-/** Limits the turns. A model calling tools without any on offer gets no further turn. */
-const bounded = (maxTurns: number, isClosedByAnswer: boolean): Rule => ({
+/** Ends a run whose last step, in the deadline reserve, gave no answer. */
+const late: Rule = {
+  name: "deadline",
+  next: (next, { last: closing }) =>
+    next._tag === "Go" && closing === "deadline" ? end({ _tag: "Cancelled", reason: "deadline" }) : next
+}
+
+/**
+ * Limits the turns. A model calling tools without any on offer gets no further turn. In a run with a typed answer, that
+ * answer's rule first sees a misfit in the deadline reserve.
+ */
+const bounded = (maxTurns: number, isClosedByAnswer: boolean, isTyped: boolean): Rule => ({
   name: "maxTurns",
   next: (next, { last: closing, steps }) => {
     const hasTurns = steps.length < maxTurns
     // A last step requested by a caller's rule is a turn, too.
     if (next._tag === "Last" && !hasTurns && !isClosedByAnswer) return end({ _tag: "MaxTurns", maxTurns })
     if (next._tag !== "Go") return next
-    if (closing === "deadline") return end({ _tag: "Cancelled", reason: "deadline" })
+    if (closing === "deadline") return isTyped ? next : end({ _tag: "Cancelled", reason: "deadline" })
     if (closing === "structured") {
       const isPaused = steps.slice(-1).some(({ response }) => Fold.isPaused(response))
       return isPaused && hasTurns ? last("structured") : end({ _tag: "MaxTurns", maxTurns: 1 })
@@ -313,13 +323,15 @@ export const ofChat = <E, R>(
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
   const others = given(options, start)
   own.push(...others, ...switching(adapter, others.length > 0))
-  own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
+  const { output } = options
+  const isTyped = output !== undefined && output !== null
+  own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize", isTyped))
   if (isStructured) own.push(structured(prompt))
   own.push(withoutTools)
   if (deadline !== undefined) own.push(reserve(deadline, now))
-  if (options.output !== undefined && options.output !== null) {
-    checkBeside(options.output, options, template)
-    own.push(options.output.rule({ maxTurns: most, prompt, now }))
+  if (isTyped) {
+    checkBeside(output, options, template)
+    own.push(output.rule({ maxTurns: most, prompt, now }), late)
   }
   // Messages come before all other rules see the request, and re-open the run after all of them.
   const [first, last] = start.inbox?.letters.rules(most, start.running) ?? []
