@@ -4,7 +4,9 @@
  */
 import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
 import { spawnSync } from "node:child_process"
+import { once } from "node:events"
 import * as fs from "node:fs"
+import { Server } from "node:http"
 import * as path from "node:path"
 import { undocumentedIn, unshownIn } from "../support/documentation.ts"
 import { type Example, examplesOf, programOf, unmarkedIn, withEnvironment } from "../support/examples.ts"
@@ -22,6 +24,19 @@ interface Written {
   readonly run: () => Promise<unknown>
 }
 
+interface Exported {
+  readonly dispose?: () => Promise<void>
+  readonly server?: unknown
+}
+
+/** Ends what a program has begun and exported: left open, its worker polls for as long as the tests run. */
+const close = async ({ dispose, server }: Exported): Promise<void> => {
+  await dispose?.()
+  if (!(server instanceof Server)) return
+  server.close()
+  await once(server, "close")
+}
+
 /** Writes the programs of examples to a folder. One that cannot be made into a program fails where it is run. */
 const write = (name: string, examples: ReadonlyArray<Example>): ReadonlyArray<Written> => {
   const target = path.join(folder, name)
@@ -32,7 +47,7 @@ const write = (name: string, examples: ReadonlyArray<Example>): ReadonlyArray<Wr
     const file = path.join(target, `${example.place.replaceAll(/[^\w]+/g, "-")}.${extension}`)
     try {
       fs.writeFileSync(file, withEnvironment(programOf(example)))
-      return { place: example.place, run: () => import(file) }
+      return { place: example.place, run: () => import(file).then(close) }
     } catch (error) {
       return { place: example.place, run: () => Promise.reject(error) }
     }
