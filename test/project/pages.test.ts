@@ -34,7 +34,7 @@ const exported: ReadonlyMap<string, ReadonlySet<string>> = new Map(
   })
 )
 
-/** The options in the tables of `options.md`, which `options.test.ts` compares with the types. */
+/** The options in the tables of `options.md`, which `fields.test.ts` compares with the types. */
 const optionsOf = (page: string): ReadonlySet<string> =>
   new Set(Array.from(page.matchAll(/\| `(\w+(?:\.\w+)+)`\s*\|$/gm), ([, name]) => name!))
 

@@ -24,8 +24,8 @@ const collect = Effect.sync(() => {
   gc()
 })
 
-/** Ten thousand where all runs are made, and else a share of a few. */
-const sessions = share < 1 ? shareOf(3_000) : 10_000
+/** Ten thousand where all runs are made, and else a hundred or more. */
+const sessions = share < 1 ? Math.max(100, shareOf(3_000)) : 10_000
 
 /**
  * Bytes that a session may leave in the heap: the times of its principal's writes, which are remembered for a minute. The

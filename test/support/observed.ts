@@ -20,7 +20,7 @@ const closely = 200
 const seldom = 50
 
 /** This many writes of a test are compared, and of those after them the share that laws are held to. */
-const first = 200
+const first = share < 1 ? 20 : 200
 const stride = Math.max(1, Math.round(1 / share))
 
 // Values as JSON.

@@ -5,7 +5,7 @@
  * `HEDDLE_SEED` is the seed of all properties. Without it each run chooses a new one, except where `CI` is set: there the
  * verdict is one about the change, and is the same each time. `HEDDLE_REPLAY` plays the one value again that a failure
  * names. Where `CI` is set each property is held to all its values and each enumeration is gone through, and elsewhere a
- * tenth of them; `HEDDLE_RUNS` is another share.
+ * fiftieth of them; `HEDDLE_RUNS` is another share.
  */
 import { it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
@@ -33,7 +33,7 @@ const isCI = process.env["CI"] !== undefined
 const seedOfAll = process.env["HEDDLE_SEED"] ?? (isCI ? "heddle" : String(Math.floor(Math.random() * 2 ** 31)))
 
 /** The share of the values of each property that is tried here. */
-export const share = Number(process.env["HEDDLE_RUNS"] ?? (isCI ? 1 : 0.1))
+export const share = Number(process.env["HEDDLE_RUNS"] ?? (isCI ? 1 : 0.02))
 
 /** How many values of so many a property is held to here. */
 export const shareOf = (runs: number): number => Math.ceil(runs * share)
