@@ -135,7 +135,7 @@ describe("Session.snapshot", () => {
       /** The shortest of several loads, in milliseconds of the processor: a busy machine lengthens both. */
       const shortest = Effect.gen(function*() {
         let millis = Infinity
-        for (let round = 0; round < 10; round++) {
+        for (let round = 0; round < 3; round++) {
           const began = process.cpuUsage()
           const kept = yield* Session.load("s")
           const { system, user } = process.cpuUsage(began)
