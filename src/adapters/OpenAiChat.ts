@@ -134,8 +134,8 @@ class Reader extends Answer.ReplyReader {
   private readonly speech = new ChatReply.Speech()
   /** `true` if the body is a whole reply instead of a stream. */
   private isDocument = false
-  /** `true` once the reply is complete without a finish reason. */
-  private isWhole = false
+  /** `true` if usage without choices came last, behind a part of the reply: an end without a finish reason. */
+  private isCounted = false
 
   constructor(origin: Errors.Origin, calls: ChatReply.Calls, soundFormat: unknown) {
     super(origin)
@@ -144,7 +144,7 @@ class Reader extends Answer.ReplyReader {
   }
 
   override get isComplete(): boolean {
-    return this.isDone || this.isWhole || (this.words.size > 0 && this.growing.size === 0)
+    return this.isDone || this.isDocument || this.isCounted || (this.words.size > 0 && this.growing.size === 0)
   }
 
   /** The gravest finish reason among all choices. */
@@ -168,7 +168,6 @@ class Reader extends Answer.ReplyReader {
     if (body === undefined) return
     const choices = Wire.list(body["choices"])
     this.isDocument = choices.some((choice) => Json.isObject(choice["message"]))
-    this.isWhole ||= this.isDocument
     this.chunk(body, choices.length === 0 && !this.hasChunks ? "error" : undefined, out)
   }
 
@@ -183,8 +182,9 @@ class Reader extends Answer.ReplyReader {
     this.model ??= Wire.string(chunk["model"])
     for (const [position, choice] of choices.entries()) this.choice(choice, position, out)
     for (const word of words) this.settle(word, out)
-    // Usage without choices comes last.
-    this.isWhole ||= Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && choices.length === 0
+    // Some servers also send usage before the reply, or between its pieces.
+    const isUsage = Json.isObject(chunk["usage"]) && Array.isArray(chunk["choices"]) && choices.length === 0
+    this.isCounted ||= isUsage && this.growing.size > 0
     const failed = choices.find((choice) => Json.isObject(choice["error"])) ?? chunk
     this.failure ??= Option.getOrUndefined(Errors.fromChunk(this.origin, failed, name === "error"))
   }
@@ -214,7 +214,8 @@ class Reader extends Answer.ReplyReader {
     // Audio piece; its transcript may repeat the content.
     const sound = Wire.object(message["audio"])
     this.sound.add(sound)
-    this.images.push(...Wire.list(message["images"]).flatMap(ChatReply.image))
+    const images = Wire.list(message["images"]).flatMap(ChatReply.image)
+    this.images.push(...images)
     this.opaque.add(ChatReply.opaqueOf(message))
     this.notes.add(Wire.list(message["annotations"]), choice["logprobs"])
     const thought = ChatReply.thought(message, parts)
@@ -232,7 +233,8 @@ class Reader extends Answer.ReplyReader {
         this.fail("malformed_response", ToolCalls.contradiction)
       }
     }
-    const hasGrown = text !== "" || thought !== "" || refusal !== "" || fragments.length > 0
+    const hasGrown = [text, thought, refusal, fragments, images, Object.keys(sound)].some(({ length }) => length > 0)
+    if (hasGrown) this.isCounted = false
     if (hasGrown && !this.words.has(number)) this.growing.add(number)
   }
 

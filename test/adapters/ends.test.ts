@@ -82,6 +82,64 @@ describe("the first event of a reply", () => {
     }))
 })
 
+describe("a reply that is cut", () => {
+  /** The beginnings of replies in two writes: without a word, and with the text "a". */
+  const cuts: { readonly [name in (typeof names)[number]]: ReadonlyArray<readonly [string, string]> } = {
+    chat: [
+      [{ prompt_tokens: 3, completion_tokens: 0 }, Chat.chunk({ role: "assistant", content: "" })],
+      [{ prompt_tokens: 3, completion_tokens: 0 }, Chat.said("a")],
+      [{ prompt_tokens: 3, completion_tokens: 2 }, Chat.said("a")]
+    ].flatMap(([counts, chunk]) => {
+      const [usage, rest] = [Chat.usage(counts!), chunk!].map((one) => open(Chat.body(one))) as [string, string]
+      return [[usage, rest], ...(rest.includes("assistant") ? [[rest, usage] as const] : [])]
+    }),
+    responses: [
+      [Responses.body(Responses.created), Responses.body(Responses.added(0, Responses.message("")))],
+      [Responses.body(Responses.created), Responses.body(Responses.said("a"))]
+    ],
+    anthropic: [
+      Anthropic.opened(0, { type: "text", text: "" }),
+      Anthropic.opened(0, { type: "text", text: "a" })
+    ].map((event) => [
+      Anthropic.body(Anthropic.start({ usage: { input_tokens: 3, output_tokens: 0 } })),
+      Anthropic.body(event)
+    ]),
+    gemini: ["", "a"].map((text) => [
+      Gemini.body(Gemini.usage({ promptTokenCount: 3, candidatesTokenCount: 0 })),
+      Gemini.body(Gemini.said(text))
+    ])
+  }
+  for (const name of names) {
+    it.effect(`R-330: the ${name} adapter fails a reply that its server ends or drops after 0, 1 or 2 events, without a finish reason`, () =>
+      Effect.gen(function*() {
+        for (const pieces of cuts[name]) {
+          for (const ending of ["end", "drop"] as const) {
+            for (const count of [0, 1, 2]) {
+              const { outcome, requests } = yield* played(name, { pieces: pieces.slice(0, count), ending })
+              const failure = outcome._tag === "Failed" ? outcome.error as { readonly reason: string } : undefined
+              const reason = count === 0 && ending === "end" ? "malformed_response" : "network_error"
+              const where = `${ending} after ${count}: ${pieces.join("")}`
+              assert.deepStrictEqual([outcome._tag, failure?.reason, requests.length], ["Failed", reason, 1], where)
+            }
+          }
+        }
+      }))
+  }
+
+  it.effect("R-330: usage before a Chat Completions reply, or between its pieces, does not end the reply", () =>
+    Effect.gen(function*() {
+      const usage = Chat.usage({ prompt_tokens: 3, completion_tokens: 1 })
+      const whole = open(Chat.body(usage, Chat.said("a"), usage, Chat.said("b"), usage))
+      const { error, events } = yield* Chat.outcomeOf(whole)
+      assert.deepStrictEqual([error, Chat.of(events, "TextCompleted")[0]?.text], [undefined, "ab"])
+      const image = Chat.chunk({ images: [{ image_url: { url: "data:image/png;base64,AA==" } }] })
+      for (const piece of [image, Chat.chunk({ audio: { id: "x", data: "AA==" } })]) {
+        assert.isUndefined((yield* Chat.outcomeOf(open(Chat.body(piece, usage)))).error)
+        assert.strictEqual((yield* Chat.outcomeOf(open(Chat.body(usage, piece)))).error?.reason, "network_error")
+      }
+    }))
+})
+
 describe("an empty reply", () => {
   const nothing: { readonly [name in (typeof names)[number]]: ReadonlyArray<string> } = {
     chat: [

@@ -118,8 +118,8 @@ const answerOf = (name: Name, reason: Reason, place: "answer" | "first event" | 
   }
   const begun = place === "first event" ? "" : costs[name]
   if (begun === undefined) return undefined
-  // A dropped connection may lose what was sent before.
-  if (reason === "network_error") return begun === "" ? { pieces: [], ending: "drop" } as const : undefined
+  // A dropped connection may lose what was sent before: behind usage, the body ends.
+  if (reason === "network_error") return begun === "" ? { pieces: [], ending: "drop" } as const : { pieces: [begun] }
   if (reason === "malformed_response") return { pieces: [`${begun}data: {"oops\n\n`] }
   return said === undefined ? undefined : { pieces: [begun + inStream(name, said)] }
 }
