@@ -69,7 +69,7 @@ export interface Options {
   readonly name?: string | undefined
   /** Description of the answer for the model. None by default. */
   readonly description?: string | undefined
-  /** Name of the answer tool. `"final_answer"` by default. */
+  /** Name of the answer tool, as for `name`. `"final_answer"` by default. */
   readonly toolName?: string | undefined
 }
 
@@ -90,8 +90,8 @@ const knownOptions = Values.nullable(
  *
  * After an unfitting answer the model is asked again, and learns what did not fit. Such a repair is a turn. After
  * `retries` repairs the outcome is `RuleEnded` with the rule `output`, and with `issues` and `text` as its `detail`. A
- * run reaching `maxTurns`, or its deadline reserve, makes one more call for the answer. On the wire, a root other than
- * an object is wrapped as the member `value`. A schema without a JSON Schema throws.
+ * run reaching `maxTurns`, or the reserve of its deadline or budget, makes one more call for the answer. On the wire, a
+ * root other than one object, such as a union, is wrapped as the member `value`. A schema without a JSON Schema throws.
  *
  * **Example** (An answer of a type)
  *

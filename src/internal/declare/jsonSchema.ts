@@ -254,9 +254,17 @@ const exactly = (value: unknown): ReadonlyArray<Choice> =>
 const isSame = (left: unknown, right: unknown): boolean => JSON.stringify(left) === JSON.stringify(right)
 
 /**
- * Combines two objects. A ban on further members in one would forbid the other's members, so it is kept only if both
- * have the same members.
+ * Combines the schemas of two objects' further members. A ban in one object would forbid the other's members, so it is
+ * kept only if both have the same members.
  */
+const further = (left: Choice, right: Choice): unknown => {
+  const isBan = [left, right].every(({ additional }) => additional === false)
+  if (isBan && isSame(Object.keys(left.properties).sort(), Object.keys(right.properties).sort())) return false
+  const schemas = [left.additional, right.additional].filter((additional) => Json.isObject(additional))
+  return schemas.every((schema) => isSame(schema, schemas[0])) ? schemas[0] : { allOf: schemas }
+}
+
+/** Combines two objects. */
 const both = (left: Choice, right: Choice): Choice => ({
   properties: {
     ...left.properties,
@@ -268,10 +276,7 @@ const both = (left: Choice, right: Choice): Choice => ({
     )
   },
   required: new Set([...left.required, ...right.required]),
-  additional: [left, right].every(({ additional }) => additional === false) &&
-      isSame(Object.keys(left.properties).sort(), Object.keys(right.properties).sort())
-    ? false
-    : undefined
+  additional: further(left, right)
 })
 
 const isBare = ({ additional, properties, required }: Choice): boolean =>
@@ -371,11 +376,10 @@ const merged = (root: Schema, found: ReadonlyArray<Choice>): Schema => {
   }
 }
 
-/** Returns `true` if a schema's root is an object, and no choice. A type alone stands for any JSON. */
+/** Returns `true` if a schema's root is an object, and no choice. */
 export const isObject = (schema: Schema): boolean => {
   const root = resolved(schema, schema)
-  if (root?.["type"] !== "object" || Object.keys(root).length === 1) return false
-  return !("anyOf" in root) && !("oneOf" in root) && Result.isSuccess(objectOf(schema))
+  return root?.["type"] === "object" && !("anyOf" in root) && !("oneOf" in root) && Result.isSuccess(objectOf(schema))
 }
 
 const made = new WeakMap<Schema, Result.Result<Schema, string>>()

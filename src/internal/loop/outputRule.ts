@@ -61,12 +61,12 @@ interface Form {
 
 /** Returns the wire form. A non-object root becomes a member of an object on the wire. */
 export const formOf = (schema: Schema.Constraint): Form => {
-  const own = Schemas.parameters(schema)
+  const codec = Schemas.jsonCodec(schema as Schema.Top)
   // A union of objects, too: combined into one object it could not be null, and would say less to the model.
-  const isWrapped = Result.isFailure(own) || !isObject(own.success.jsonSchema)
+  const isWrapped = Result.isFailure(Schemas.parameters(schema)) || !isObject(Schemas.jsonSchemaOf(codec))
   const onWire = isWrapped ? Schema.Struct({ value: schema as Schema.Top }) : schema
   const parameters = Result.getOrThrow(Schemas.parameters(onWire))
-  const encode = Schema.encodeUnknownEffect(Schemas.jsonCodec(schema as Schema.Top))
+  const encode = Schema.encodeUnknownEffect(codec)
   const write: Form["write"] = (value) =>
     Effect.map(encode(isWrapped ? value.value : value), Json.toJson).pipe(
       Effect.mapError(({ message }) => new Error(`the schema cannot encode the answer: ${message}`))
@@ -109,22 +109,26 @@ const modeOf = (definition: Definition, { adapter, mode, template }: Ask, isAlon
   return definition.mode === "auto" && isNative && isHeld(definition, adapter) ? "native" : "tool"
 }
 
+/** Returns `true` if the provider can hold the model to the schema. */
 const isHeld = ({ form: { jsonSchema } }: Definition, { output }: Adapter.Service): boolean =>
   output?.holds?.(jsonSchema) !== false
 
-/** Throws if the provider cannot hold the model to the schema. The error names the members at fault. */
-const checkHeld = (definition: Definition, { adapter }: Ask): void => {
+/** Throws if the provider cannot hold the model to the schema. The error names the members and definitions at fault. */
+const checkHeld = (definition: Definition, { adapter, mode }: Ask): void => {
   if (isHeld(definition, adapter)) return
   const { form: { isWrapped, jsonSchema } } = definition
-  const members = Json.isObject(jsonSchema["properties"]) ? Object.entries(jsonSchema["properties"]) : []
-  const named = members.filter(([name, member]) =>
-    adapter.output?.holds?.({ ...jsonSchema, properties: { [name]: member }, required: [name] }) === false
+  const parts = [jsonSchema["properties"], jsonSchema["$defs"]].flatMap((parts) =>
+    Json.isObject(parts) ? Object.entries(parts) : []
   )
-  const place = named.length === 0 || isWrapped ? "its root" : named.map(([name]) => JSON.stringify(name)).join(", ")
-  throw new TypeError(
-    `output: the provider cannot hold the model to the schema: see ${place}; give each object members with names, ` +
-      "each list one form of elements, and each value a type, or use mode \"tool\""
+  const named = parts.flatMap(([name, part]) =>
+    adapter.output?.holds?.({ type: "object", properties: { [name]: part }, required: [name] }) === false
+      ? [JSON.stringify(name)]
+      : []
   )
+  const place = named.length === 0 || isWrapped ? "its root" : named.join(", ")
+  const remedy = "give each object members with names, each list one form of elements, and each value a type"
+  const other = mode === "manual" ? "" : ", or use mode \"tool\""
+  throw new TypeError(`output: the provider cannot hold the model to the schema: see ${place}; ${remedy}${other}`)
 }
 
 /** Returns a request with the answer format, and without the answer tool. */
@@ -291,8 +295,9 @@ const everyMillis = 50
 const longestPart = 64 * 1024
 const partialOf = Allow.ALL & ~Allow.NUM & ~Allow.SPECIAL
 
-/** The first half of a character at the end of a text, as it is or escaped. */
-const half = /(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?|[\ud800-\udbff])$/
+/** The first half of a character at the end of a text, as it is or escaped. An escaped backslash escapes nothing. */
+const half =
+  /(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?<=(?<!\\)(?:\\\\)*\\u.{4})(?:\\(?:u[0-9a-fA-F]{0,3})?)?|[\ud800-\udbff])$/
 
 /** Returns the JSON so far, closed tolerantly, or `undefined` before its start. */
 export const partOf = (text: string): unknown => {
