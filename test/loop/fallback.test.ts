@@ -312,8 +312,8 @@ describe("a switch", () => {
             Stream.fromEffectRepeat(Effect.as(Effect.sleep("1 second"), { _tag: "RawChunk", chunk: {} } as const))
           )
       }
-      for (const  of of[connecting, busy]) {
-        const fiber = yield* Effect.forkChild(over([{ of, within: "2500 millis" }, good]))
+      for (const service of [connecting, busy]) {
+        const fiber = yield* Effect.forkChild(over([{ of: service, within: "2500 millis" }, good]))
         yield* TestClock.adjust("2499 millis")
         assert.isUndefined(fiber.pollUnsafe())
         yield* TestClock.adjust("1 millis")
@@ -365,6 +365,7 @@ describe("Adapter.fallback without a loop", () => {
       const replies: ReadonlyArray<readonly [behind: ReadonlyArray<Event.AdapterEvent>, isSwitched: boolean]> = [
         [[{ _tag: "TextDelta", id: null, delta: "" }], true],
         [[{ _tag: "ReasoningDelta", id: null, delta: "" }], true],
+        [[{ _tag: "TextCompleted", id: null, text: "" }], true],
         [[whole], true],
         [[{ _tag: "TextDelta", id: null, delta: "a" }], false],
         [[{ _tag: "ReasoningDelta", id: null, delta: "a" }], false],

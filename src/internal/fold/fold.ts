@@ -352,7 +352,7 @@ export const toResponse = (state: State): Response.Response => {
 
 /** Returns `true` if the reply has any text, reasoning or call. */
 export const hasSaid = (state: State): boolean =>
-  state.text !== undefined || state.reasoning !== "" || !state.calls.isEmpty
+  (state.text ?? "") !== "" || state.reasoning !== "" || !state.calls.isEmpty
 
 /** Returns `true` if the current step has any text, reasoning, call or failure. */
 export const hasPartial = (state: State): boolean =>
