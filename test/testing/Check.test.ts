@@ -44,6 +44,24 @@ const typed: Events = await Effect.runPromise(
     ]))
   )
 )
+
+/** A run whose adapter loses the arguments of its first answer, and reads a null for a missing member. */
+const adapted: Events = await Effect.runPromise(
+  Chat.stream("go", {
+    output: Output.make(Schema.Struct({ city: Schema.String, note: Schema.optionalKey(Schema.String) }))
+  }).pipe(
+    Stream.runCollect,
+    Effect.provide(Script.layer([
+      { id: "c0", rawArguments: "{\"city\":\"Bergen\",}", arguments: {}, argumentsLost: "json_decode_error" } as const,
+      { id: "c1", rawArguments: "{\"note\":null,\"city\":\"Oslo\"}", arguments: { city: "Oslo" } }
+    ].map((call) => [
+      Script.event({ _tag: "ToolCallStarted", id: call.id, name: "final_answer" }),
+      Script.toolCallDelta(call.id, call.rawArguments),
+      Script.event({ _tag: "ToolCallCompleted", name: "final_answer", ...call }),
+      Script.finish("tool_calls")
+    ])))
+  )
+)
 const bergen: Event.Event = { _tag: "OutputPartial", value: { city: "Bergen" } }
 
 /** A run that withdraws its question, and the event that says so. */
@@ -379,7 +397,8 @@ const logs: { readonly [said: string]: ReadonlyArray<Check.Violation> } = {
 
 describe("check of events, threads and handlers", () => {
   it("check passes lawful runs: answered, suspended by a question, with manual calls, with a typed answer, and cut at any event", () => {
-    for (const events of [run, asked, manual, withdrawn, typed, [settled, ...run]]) {
+    assert.includeDeepMembers([...adapted], [bergen, { _tag: "OutputPartial", value: { note: null, city: "Oslo" } }])
+    for (const events of [run, asked, manual, withdrawn, typed, adapted, [settled, ...run]]) {
       assert.deepStrictEqual(check(events, { result: resultOf(events) }), [])
       for (let length = 0; length < events.length; length++) {
         assert.deepStrictEqual(check(events.slice(0, length), { isCut: true }), [], `cut after ${length}`)

@@ -4,7 +4,10 @@ import type * as Event from "../../Event.ts"
 import * as Json from "../../internal/json.ts"
 import type { Violation } from "./violation.ts"
 
-/** Returns `true` if a value is a part of another: a beginning of a text or list, or some members. */
+/**
+ * Returns `true` if a value is a part of another: a beginning of a text or list, or some members. A `null` may stand
+ * for a missing member: adapters with a strict mode remove such nulls from a call's arguments.
+ */
 const isPart = (part: unknown, whole: unknown): boolean => {
   if (typeof part === "string") return typeof whole === "string" && whole.startsWith(part)
   if (Array.isArray(part)) {
@@ -12,7 +15,9 @@ const isPart = (part: unknown, whole: unknown): boolean => {
   }
   if (!Json.isObject(part)) return Object.is(part, whole)
   return Json.isObject(whole) &&
-    Object.keys(part).every((name) => Object.hasOwn(whole, name) && isPart(part[name], whole[name]))
+    Object.keys(part).every((name) =>
+      Object.hasOwn(whole, name) ? isPart(part[name], whole[name]) : part[name] === null
+    )
 }
 
 /** A reply so far: its parts, with their positions, and its text and answer calls. */
@@ -53,7 +58,10 @@ export const answers = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Viola
         reply.text += event.text
         return
       case "ToolCallCompleted":
-        if (event.metadata?.["output"] === true) reply.calls.push(event.arguments)
+        if (event.metadata?.["output"] !== true) return
+        if (event.argumentsLost === undefined) reply.calls.push(event.arguments)
+        // Lost arguments are no JSON: nothing is known about their parts.
+        else reply.parts.length = 0
         return
       case "OutputPartial": {
         const before = reply.parts.at(-1)
