@@ -276,13 +276,15 @@ describe("a conversation", () => {
       assert.include(notes.join(""), "the text was not sent")
     }).pipe(Effect.provide(Session.Store.layerMemory)))
 
-  for (const by of ["a text and the tool", "the tool", "the text"]) {
+  const texts = { "the tool": "", "a text and the tool": "On Friday.", "a number and the tool": "2026" }
+  for (const by of [...Object.keys(texts), "the text"] as ReadonlyArray<keyof typeof texts | "the text">) {
     it.live(`R-551: a conversation prints a typed answer by ${by} once as JSON, and --json has the answer as output`, () =>
       Effect.gen(function*() {
         const output = Output.make(Schema.Struct({ at: Schema.Date }))
         const agent = Agent.make({ name: "a", description: "A", run: () => Effect.succeed({ output }) })
         const given = { at: "2026-01-02T00:00:00.000Z" }
-        const said = by === "the tool" ? [] : [Script.text(by === "the text" ? JSON.stringify(given) : "On Friday.")]
+        const words = by === "the text" ? JSON.stringify(given) : texts[by]
+        const said = words === "" ? [] : [Script.text(words)]
         const layer = Adapter.map((adapter) =>
           by === "the text" ? { ...adapter, output: { native: "always", forced: true } } : adapter
         ).pipe(Layer.provide(Script.layer([
@@ -297,7 +299,7 @@ describe("a conversation", () => {
         const code = yield* Conversations.run(loaded, named, new Counted(), { text: "When?", outputs }).pipe(
           Effect.provide([layer, notTerminal])
         )
-        const lines = [...(by === "a text and the tool" ? ["On Friday."] : []), JSON.stringify(given)]
+        const lines = [...(by === "the text" || words === "" ? [] : [words]), JSON.stringify(given)]
         assert.deepStrictEqual([code, text.trimEnd().split("\n")], [0, lines])
         const kept = (yield* Session.load(Conversations.keyOf(named)))!
         assert.deepInclude(Conversations.jsonOf(named, kept), { output: given })

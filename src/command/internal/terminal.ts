@@ -68,9 +68,9 @@ export class View {
     this.isInLine = !text.endsWith("\n")
   }
 
-  /** Shows a typed answer, unless the reply's text is its JSON. An answer by a tool has no text of its own. */
+  /** Shows a typed answer, unless the reply's text is its JSON, an object. An answer by a tool has no such text. */
   private answer(value: unknown): void {
-    if (Result.isSuccess(Json.parse(this.said))) return
+    if (Json.isObject(Result.getOrUndefined(Json.parse(this.said)))) return
     this.endLine()
     this.say(`${JSON.stringify(value)}\n`)
   }
