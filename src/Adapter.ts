@@ -328,7 +328,10 @@ export interface FallbackOptions<E = never, R = never> {
    * larger `contextWindow`, and then that candidate is asked.
    */
   readonly when?: ((error: AdapterError) => boolean) | undefined
-  /** Maximum time until the reply says something; a number is milliseconds. Unbounded by default. */
+  /**
+   * Maximum time until the reply says something; a number is milliseconds. The reader's time between two pulls does not
+   * count. Unbounded by default.
+   */
   readonly within?: Duration.Input | undefined
   /** Number of retries for a failed request. 0 by default; for the last candidate, the adapter's own. */
   readonly retries?: number | undefined
@@ -523,7 +526,8 @@ const asking = (
  * one adapter. By default each candidate except the last is asked once. With `retries`, it waits at most 5 s for a
  * server's pause. A run stays with its current candidate, even after a crash; runs started by handlers begin with the
  * first. Runs show each switch as `ModelSwitched`. If all fail, the error is the last candidate's, with the others in
- * `metadata.tried`. An empty list or two equal names are defects.
+ * `metadata.tried`. Steps cannot choose from a candidate's own {@link named}: put the fallback into `named` instead. An
+ * empty list or two equal names are defects.
  *
  * **Example** (A second model while the first is down)
  *

@@ -20,6 +20,7 @@ interface Note {
 export const switching = ({ named }: Adapter.Service): Rule => {
   let of: string | undefined
   let current: Adapter.Candidate | undefined
+  /** Returns the note on a switch between the current candidates. */
   const own = (notes: Notes | undefined): Note | undefined => {
     const note = notes && noteIn(notes, name) as Note | undefined
     return note?.of === of ? note : undefined

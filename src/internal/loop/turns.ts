@@ -119,7 +119,7 @@ const halting = <R>(condition: HaltWhen<R>): Rule<never, R> => ({
   }
 })
 
-/** Ends a run whose last step, in the deadline reserve, gave no answer. */
+/** Ends a run whose last step, in the deadline reserve, gave no answer. A typed answer's rule sees a misfit first. */
 const late: Rule = {
   name: "deadline",
   next: (next, { last: closing }) =>
@@ -127,17 +127,16 @@ const late: Rule = {
 }
 
 /**
- * Limits the turns. A model calling tools without any on offer gets no further turn. In a run with a typed answer, that
- * answer's rule first sees a misfit in the deadline reserve.
+ * Limits the turns. A model calling tools without any on offer gets no further turn. The deadline reserve is left to
+ * `late`.
  */
-const bounded = (maxTurns: number, isClosedByAnswer: boolean, isTyped: boolean): Rule => ({
+const bounded = (maxTurns: number, isClosedByAnswer: boolean): Rule => ({
   name: "maxTurns",
   next: (next, { last: closing, steps }) => {
     const hasTurns = steps.length < maxTurns
     // A last step requested by a caller's rule is a turn, too.
     if (next._tag === "Last" && !hasTurns && !isClosedByAnswer) return end({ _tag: "MaxTurns", maxTurns })
-    if (next._tag !== "Go") return next
-    if (closing === "deadline") return isTyped ? next : end({ _tag: "Cancelled", reason: "deadline" })
+    if (next._tag !== "Go" || closing === "deadline") return next
     if (closing === "structured") {
       const isPaused = steps.slice(-1).some(({ response }) => Fold.isPaused(response))
       return isPaused && hasTurns ? last("structured") : end({ _tag: "MaxTurns", maxTurns: 1 })
@@ -323,16 +322,15 @@ export const ofChat = <E, R>(
   if (haltWhen !== undefined && haltWhen !== null) own.push(halting(haltWhen))
   const others = given(options, start)
   own.push(...others, ...switching(adapter, others.length > 0))
-  const { output } = options
-  const isTyped = output !== undefined && output !== null
-  own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize", isTyped))
+  own.push(bounded(most, !isStructured && policy.onMaxTurns === "finalize"))
   if (isStructured) own.push(structured(prompt))
   own.push(withoutTools)
   if (deadline !== undefined) own.push(reserve(deadline, now))
-  if (isTyped) {
-    checkBeside(output, options, template)
-    own.push(output.rule({ maxTurns: most, prompt, now }), late)
+  if (options.output !== undefined && options.output !== null) {
+    checkBeside(options.output, options, template)
+    own.push(options.output.rule({ maxTurns: most, prompt, now }))
   }
+  own.push(late)
   // Messages come before all other rules see the request, and re-open the run after all of them.
   const [first, last] = start.inbox?.letters.rules(most, start.running) ?? []
   const all = first === undefined || last === undefined ? own : [first, ...own, last]
