@@ -818,17 +818,42 @@ describe("the streamed answer", () => {
         Effect.sync(() => {
           const text = JSON.stringify(whole)
           const plain = JSON.parse(text)
+          let before: unknown
           for (let length = 0; length <= text.length; length++) {
             const part = partOf(text.slice(0, length))
             if (part !== undefined && !isPart(part, plain)) return false
+            if (before !== undefined && !isPart(before, part)) return false
+            before = part
           }
           return true
         }), { runs: 200, seed: "parts", size: 8 })
       assert.isUndefined(Arbitrary.formatCheckFailure(result))
     }))
 
+  it.effect("G60: a text before calls has no parts, although it begins like JSON", () =>
+    Effect.gen(function*() {
+      const native = Adapter.map((adapter) => ({ ...adapter, output: nativeFacts }))
+      for (const said of ["\"Look\", she said.", "[1] says so.", "true", "null"]) {
+        const model = native.pipe(Layer.provide(Script.layer([
+          [text(said), toolCall("c", "look"), finish("tool_calls")],
+          say({ city: "Oslo" })
+        ])))
+        const output = Output.make(Schema.Struct({ city: Schema.String }))
+        const events = yield* Stream.runCollect(Chat.stream("q", { output, tools: [look] })).pipe(Effect.provide(model))
+        const parts = events.flatMap((event) => event._tag === "OutputPartial" ? [event.value] : [])
+        assert.deepStrictEqual(parts, [{ city: "Oslo" }])
+      }
+    }))
+
   it("G87: a part never ends with half of a character, written as it is or escaped, and grows", () => {
-    const texts = ["x😀y", "x\\ud83d\\ude00y", "\\\\ud83d", "z\\\\ud83d\\ude00", "z\\\\\\ud83d\\ude00"]
+    const texts = [
+      "x😀y",
+      "x\\ud83d\\ude00y",
+      "\\\\ud83d",
+      "z\\\\ud83d\\ude00",
+      "z\\\\\\ud83d\\ude00",
+      "z \\ud83d\\ude00"
+    ]
     for (const text of texts.map((text) => `{"a":["${text}"]}`)) {
       const whole = JSON.parse(text)
       let before: unknown = {}

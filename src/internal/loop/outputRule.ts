@@ -82,7 +82,8 @@ export const formOf = (schema: Schema.Constraint): Form => {
         Effect.catchDefect((defect) => Effect.fail(defect instanceof Error ? defect : { message: String(defect) })),
         Effect.mapError((error) => error.message)
       ),
-    partOf: (wire) => isWrapped ? Json.isObject(wire) ? wire["value"] : undefined : wire
+    // A text before calls may begin like JSON, and is no object.
+    partOf: (wire) => !Json.isObject(wire) ? undefined : isWrapped ? wire["value"] : wire
   }
 }
 
@@ -303,7 +304,8 @@ const half =
 export const partOf = (text: string): unknown => {
   try {
     // The parser makes a `__proto__` member the prototype. Neither an answer nor its parts have such a member.
-    return JSON.parse(JSON.stringify(parse(text.replace(half, ""), partialOf)))
+    // The parser trims spaces at the end of a text, but not before a begun escape: that stands for the half.
+    return JSON.parse(JSON.stringify(parse(text.replace(half, "\\"), partialOf)))
   } catch {
     return undefined
   }
