@@ -3,8 +3,8 @@
  * the page "What you want → which option" to naming every option of `Chat`, `Tool`, `Policy`, `Limits`, `Session` and
  * `SessionClient` once, in the place where a caller writes it. One compiler reads the types for both.
  */
-import { assert, describe, it } from "@effect/vitest"
-import { optionsOf, type OptionsType, undocumentedFields } from "../support/fields.ts"
+import { afterAll, assert, describe, it } from "@effect/vitest"
+import { forget, optionsOf, type OptionsType, undocumentedFields } from "../support/fields.ts"
 import { readSource } from "../support/source.ts"
 
 const types: ReadonlyArray<OptionsType> = [
@@ -37,6 +37,8 @@ const named = (page: string): ReadonlyArray<string> =>
   [...page.matchAll(/\| `((?:Chat|Tool|Policy|Limits|Session|SessionClient)(?:\.\w+)+)`\s*\|$/gm)].map(([, name]) =>
     name!
   )
+
+afterAll(forget)
 
 describe("fields", () => {
   it("every field of a public type has a doc comment of its own", () => {

@@ -1,9 +1,10 @@
 /**
  * Holds what a user sees when the mouse rests on the most used expressions: one name each, and not what is below it.
  */
-import { assert, describe, it } from "@effect/vitest"
+import { afterAll, assert, describe, it } from "@effect/vitest"
 import { hoversOf, linesOf, plain } from "../support/hovers.ts"
 import { readSource } from "../support/source.ts"
+import { forget } from "../support/typescript.ts"
 
 const longest = 3
 
@@ -24,6 +25,8 @@ const expected: ReadonlyArray<string> = [
   "(parameter) completed: ChatCompleted",
   "(property) outcome: Outcome"
 ]
+
+afterAll(forget)
 
 describe("hovers", () => {
   const file = "test/fixtures/hovers.ts"

@@ -3,6 +3,7 @@
  */
 import * as path from "node:path"
 import { lineAt, readSource, root } from "./source.ts"
+import * as TypeScript from "./typescript.ts"
 import { serviceOf, ts } from "./typescript.ts"
 
 const sources = path.join(root, "src") + path.sep
@@ -82,6 +83,12 @@ let ofEntries: ts.Program | undefined
 /** The program of all entries, which is read and checked once for all that is asked of it. */
 const programOfEntries = (): ts.Program =>
   ofEntries ??= serviceOf(Object.fromEntries(entries.map((file) => [file, readSource(file).text]))).getProgram()!
+
+/** Lets go of the program and its texts. */
+export const forget = (): void => {
+  ofEntries = undefined
+  TypeScript.forget()
+}
 
 /**
  * The fields of the types that some modules export and that have no doc comment, each as `src/Chat.ts:12 Options.name`.

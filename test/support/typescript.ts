@@ -13,7 +13,12 @@ const settings = (): ts.CompilerOptions => {
 }
 
 /** Texts that were parsed, for all services: most of them are the declarations of packages. */
-const registry = ts.createDocumentRegistry()
+let registry = ts.createDocumentRegistry()
+
+/** Lets go of the parsed texts. They take half a gigabyte, which each collection of the heap goes through. */
+export const forget = (): void => {
+  registry = ts.createDocumentRegistry()
+}
 
 /** A language service over some files, by their paths in the package. A text stands in for what is on disk, or is not. */
 export const serviceOf = (files: { readonly [file: string]: string }): ts.LanguageService => {
