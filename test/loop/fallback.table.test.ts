@@ -16,6 +16,7 @@ import * as Gemini from "../support/gemini.ts"
 import * as OpenAiChat from "../support/openAiChat.ts"
 import * as OpenAiResponses from "../support/openAiResponses.ts"
 import { type Name, names, protocols } from "../support/replies.ts"
+import { passing } from "../support/ruled.ts"
 import * as Server from "../support/server.ts"
 
 type Reason = Adapter.AdapterError["reason"]
@@ -69,14 +70,6 @@ const errors: Readonly<Partial<Record<Reason, Said>>> = {
   },
   unknown: { status: 299, word: "odd", type: "odd_error", google: "ODD" }
 }
-
-const passing: ReadonlyArray<Reason> = [
-  "rate_limited",
-  "quota_exceeded",
-  "provider_unavailable",
-  "timeout",
-  "network_error"
-]
 
 const bodyOf = (name: Name, { google, message = "no", status, type, word }: Said): Readonly<Record<string, unknown>> =>
   name === "anthropic"

@@ -16,7 +16,7 @@ import * as Adapters from "../support/adapters.ts"
 import * as WaitingClock from "../support/clock.ts"
 import { stores } from "../support/edges.ts"
 import { names as protocolNames, protocols } from "../support/replies.ts"
-import { killedAtEach, look, modelOf, type Replies } from "../support/ruled.ts"
+import { killedAtEach, look, modelOf, passing, type Replies } from "../support/ruled.ts"
 import * as Server from "../support/server.ts"
 import * as Spans from "../support/spans.ts"
 import { journalOf, prefixed } from "../support/survivor.ts"
@@ -85,14 +85,6 @@ const switchesOf = (events: ReadonlyArray<Event.Event>) =>
   events.flatMap((event) =>
     event._tag === "ModelSwitched" ? [[event.from, event.to, (event.error as Adapter.AdapterError).reason]] : []
   )
-
-const passing: ReadonlyArray<Reason> = [
-  "rate_limited",
-  "quota_exceeded",
-  "provider_unavailable",
-  "timeout",
-  "network_error"
-]
 
 const others: ReadonlyArray<Reason> = [
   "authentication_failed",

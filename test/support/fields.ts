@@ -3,8 +3,7 @@
  */
 import * as path from "node:path"
 import { lineAt, readSource, root } from "./source.ts"
-import * as TypeScript from "./typescript.ts"
-import { serviceOf, ts } from "./typescript.ts"
+import { forget as forgetTexts, serviceOf, ts } from "./typescript.ts"
 
 const sources = path.join(root, "src") + path.sep
 
@@ -87,7 +86,7 @@ const programOfEntries = (): ts.Program =>
 /** Lets go of the program and its texts. */
 export const forget = (): void => {
   ofEntries = undefined
-  TypeScript.forget()
+  forgetTexts()
 }
 
 /**

@@ -6,6 +6,15 @@ import { Adapter, type Chat, type Event, type Journal, type Rule, Session, Tool 
 import { Script } from "heddle/testing"
 import { journalOf, prefixed } from "./survivor.ts"
 
+/** Failures that pass a request on to the next candidate by default. */
+export const passing: ReadonlyArray<Adapter.AdapterError["reason"]> = [
+  "rate_limited",
+  "quota_exceeded",
+  "provider_unavailable",
+  "timeout",
+  "network_error"
+]
+
 /** A tool that a resumed run may call again. */
 export const look = Tool.make("look", { parameters: {}, readOnly: true, handler: () => Effect.succeed("seen") })
 

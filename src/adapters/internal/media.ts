@@ -113,7 +113,7 @@ const ofData = (data: string): string | undefined => magic.find(([start]) => sta
 
 const addressHead = /^data:([^;,]*)([^,]*),/i
 
-/** Matches the head of a data URI, without reading its data, which may be long. */
+/** Matches a data URI's head, without its possibly long data. */
 const headOf = (url: string): RegExpExecArray | null => addressHead.exec(url.slice(0, 1000))
 
 /** Media type implied by an address: its own type, its file name's, or its data's. */

@@ -17,14 +17,14 @@ import * as Protocol from "./protocol.ts"
 
 const reportOf = (kept: Session.Kept): Protocol.Report => {
   const { id, session, version } = kept
-  const { lastRun, run } = Session.view(kept)
+  const { output } = Session.view(kept)
   return {
     session: id,
     version,
     status: session.status,
     suspensions: session.suspensions,
     outputText: Session.outputText(session),
-    ...(run === undefined && lastRun?.output !== undefined ? { output: lastRun.output } : {})
+    ...(output === undefined ? {} : { output })
   }
 }
 

@@ -123,14 +123,14 @@ export interface Options {
 /** Returns a session in the command's JSON form. */
 export const jsonOf = ({ agent, id }: Pick<Named, "agent" | "id">, kept: Session.Kept): object => {
   const { metadata, status, suspensions } = kept.session
-  const { lastRun, run } = Session.view(kept)
+  const { lastRun, output } = Session.view(kept)
   return {
     id,
     agent,
     status,
     next: Session.next(kept),
     text: Session.outputText(kept.session),
-    ...(run === undefined && lastRun?.output !== undefined ? { output: lastRun.output } : {}),
+    ...(output === undefined ? {} : { output }),
     suspensions: suspensions.map(({ answerSchema, expiresAt, id, kind, opts, question, toolCall }) => ({
       id,
       kind,

@@ -182,7 +182,7 @@ const forcedTool = (choice: ModelOptions["toolChoice"]): string | undefined =>
 export const isForced = (choice: ModelOptions["toolChoice"]): boolean =>
   choice === "required" || forcedTool(choice) !== undefined
 
-/** Returns `false` for a forced call that none of these tools can be. */
+/** Returns `false` if the model must call a tool missing from these tools. */
 export const canForce = (choice: ModelOptions["toolChoice"], tools: ToolOptions.Toolbox): boolean => {
   const name = forcedTool(choice)
   return name === undefined ? choice !== "required" || tools.size > 0 : tools.has(name)

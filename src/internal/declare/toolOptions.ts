@@ -30,7 +30,7 @@ const limit = Values.described(
   "{ key, permits }: a string or a function (args, call), and a positive integer"
 )
 
-/** Makes the kind for an option that may be a function of the call's arguments. */
+/** Makes an option's kind: a value, or a function from the call's arguments. */
 const byArguments = (kind: Values.Kind): Values.Kind =>
   Values.described(Values.either(kind, Values.fn), `${kind.right}, or a function of the arguments`)
 

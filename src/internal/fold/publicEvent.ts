@@ -497,7 +497,7 @@ const sentences: { readonly [code: string]: string } = {
   unsupported_feature: "The model does not support a feature of the request."
 }
 
-/** Reads a member of any value. Reading may run foreign code, which may throw. */
+/** Reads any value's member. A getter may throw. */
 const read = (value: unknown, name: string): unknown => {
   if (typeof value !== "object" || value === null) return undefined
   try {

@@ -128,10 +128,11 @@ export class Call<E> implements Task, Handler {
   /** `true` once its fiber was forked and has run as far as possible without waiting. No timer is set before. */
   private isForked = false
   private timer: Timers.Timer | undefined
-  /** Start of the gates, the handler or the encoder, in nanoseconds of the monotonic clock. */
+  /** Monotonic start time of the current gates, handler or encoder, in nanoseconds. */
   private enteredAt = 0n
-  /** Time limits of its handler, and the latest progress, in nanoseconds of the same clock. */
+  /** Handler's time limits. */
   private readonly times: Settings.Times
+  /** Monotonic time of the start or the latest progress, in nanoseconds. */
   private movedAt = 0n
   /** `true` if no idle timer is set, because the idle time passed while the handler was held up. */
   private isPaused = false

@@ -812,6 +812,8 @@ export interface View {
     /** Id of the run. Left out while the next run is open, and after a snapshot has replaced its records. */
     readonly requestId?: string
   }
+  /** The last run's typed answer. Left out if it gave none, and while another run is under way. */
+  readonly output?: Records.LastRun["output"]
   /** Calls of the unfinished turn, in call order. */
   readonly calls: ReadonlyArray<InterruptedCall>
   /** Open suspensions, in call order. */
@@ -867,6 +869,7 @@ export const view = ({ state }: Pick<Kept, "state">): View => {
     ...(lastRun === undefined
       ? {}
       : { lastRun: { ...(ended === undefined ? {} : { requestId: ended.requestId }), ...lastRun } }),
+    ...(run === undefined && lastRun?.output !== undefined ? { output: lastRun.output } : {}),
     calls: callsIn(turn),
     waiting: States.suspensionsOf(state),
     ...(asker === undefined ? {} : { waitingSince: asker }),

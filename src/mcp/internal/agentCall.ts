@@ -119,7 +119,7 @@ export const serve = (
         if (ended === undefined) return ToolCall.textResult("The run did not finish.", true)
         const { kept } = yield* Sessions.read(named)
         const last = kept.session.thread.messages.findLast(({ role }) => role === "assistant")
-        const { output } = Session.view(kept).lastRun ?? {}
+        const { output } = Session.view(kept)
         const said = last === undefined ? "" : Message.text(last) ?? ""
         const text = output === undefined ? said : JSON.stringify(output)
         const { _tag, error, rule } = ended.outcome

@@ -565,18 +565,12 @@ const seen = (
   })
 }
 
-/** Returns the last run's typed answer, unless another run is under way. */
-const answerOf = (kept: Session.Kept): { readonly output?: unknown } => {
-  const { lastRun, run } = Session.view(kept)
-  return run === undefined && lastRun?.output !== undefined ? { output: lastRun.output } : {}
-}
-
 const getSession = (site: Site) => (request: Request, params: Params): Effect.Effect<Response, Failure, Needs> =>
   Effect.gen(function*() {
     const session = yield* named(site, request, params.agent, params.id, ["read"])
     const { kept, telling } = yield* Sessions.read(session)
     const view = Session.view(kept)
-    const { lastRun, run } = view
+    const { lastRun, output, run } = view
     const { publish = "all", publishReasoning = false } = site.publish
     const { suspensions, thread } = kept.session
     const isWhole = isKnown(view)
@@ -612,7 +606,7 @@ const getSession = (site: Site) => (request: Request, params: Params): Effect.Ef
       allowed: Sessions.allowedIn(kept, site.publish),
       ...(telling.runs.length === 0 ? {} : { lastRunId: telling.runs.at(-1) }),
       ...(lastRun?.rule === undefined ? {} : { endedBy: lastRun.rule.name }),
-      ...answerOf(kept),
+      ...(output === undefined ? {} : { output }),
       ...(run === undefined ? {} : { runId: run.requestId, wholeSteps: run.steps })
     })
   })
@@ -745,7 +739,7 @@ const joinAgUi = (site: Site) => (request: Request, params: Params): Effect.Effe
     const frames = yield* Relays.frames(site, session.key, log, wantedRun, until)
     const messages = agMessages(site, known, said)
     // AG-UI messages have no place for the typed answer.
-    const { output } = answerOf(known.kept)
+    const { output } = Session.view(known.kept)
     const answered = output === undefined
       ? frames
       : Stream.concat(Stream.succeed(Logs.entry("", { _tag: "OutputCompleted", value: output })), frames)

@@ -1,4 +1,4 @@
-/** Checks that another model is asked only in place of a reply that has said nothing. */
+/** Checks that the run switches models only before the reply has said something. */
 import type * as Event from "../../Event.ts"
 import * as Fold from "../../internal/fold/fold.ts"
 import * as Policy from "../../Policy.ts"
@@ -7,7 +7,7 @@ import type { Violation } from "./violation.ts"
 export const switches = (events: ReadonlyArray<Event.Event>): ReadonlyArray<Violation> => {
   const found: Array<Violation> = []
   const state = Fold.initial(Policy.standard)
-  /** Whether the reply discarded by the event before this one had said something. */
+  /** `true` if the previous event discarded a reply after its first word. `undefined` if it discarded none. */
   let hadSaid: boolean | undefined
   events.forEach((event, index) => {
     const add = (message: string): number => found.push({ law: "switches", message, index })

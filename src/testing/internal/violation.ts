@@ -1,4 +1,4 @@
-/** Inputs and findings of the law checks. Public as members of `Check` and `Recorder`. */
+/** Law checks' inputs and findings, public through `Check` and `Recorder`. */
 import type * as Event from "../../Event.ts"
 import type * as Policy from "../../Policy.ts"
 
